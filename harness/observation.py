@@ -1,0 +1,228 @@
+"""The frozen record of one run: everything a check may look at, and nothing that needs a device.
+
+A driver makes it, `save` / `load` keep it as safetensors and JSON, checks judge it. Values are
+kept once, by digest; only defined elements are kept (`fields.canonical`). Storages are numbered in
+order of first appearance, so that two runs give the same record whatever the addresses were.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import NDArray
+
+from harness.case import Case
+from harness.rounds import Program
+
+Digest = str
+"""SHA-256 of dtype, shape and bytes of a value, hex; see `digest.value_digest`."""
+
+
+@dataclass(frozen=True)
+class LeafFact:
+    """Where one tensor leaf lies."""
+
+    step: int
+    bucket: int
+    """0 for state that belongs to the backend, not to a bucket."""
+    name: str
+    """Dotted path below the root, e.g. `kpool_write_plan.req`."""
+    dtype: str
+    """As torch prints it without `torch.`, e.g. `int32`."""
+    shape: tuple[int, ...]
+    stride: tuple[int, ...]
+    region: int
+    """Number of the allocation; two leaves can overlap only within one region."""
+    start: int
+    """First byte, from the region's start."""
+    stop: int
+    """One past the last byte that an element occupies; equal to `start` for an empty leaf."""
+
+
+@dataclass(frozen=True)
+class HostFact:
+    """A non-tensor attribute below a metadata root (frozen into a graph at capture)."""
+
+    step: int
+    bucket: int
+    name: str
+    value: str
+    """`repr` of an int, float, bool, str or None; the type's name for anything else."""
+
+
+@dataclass(frozen=True)
+class Walk:
+    """All leaves of all steps and captured buckets, and of the backends' own state, at one moment."""
+
+    leaves: tuple[LeafFact, ...]
+    hosts: tuple[HostFact, ...]
+    active: tuple[int, ...]
+    """Per step: the bucket whose metadata object is the active one, -1 if it is none of them."""
+    freed: tuple[tuple[int, int, str], ...] = ()
+    """(step, bucket, leaf) captured by a graph in force whose storage no longer lives."""
+
+
+@dataclass(frozen=True)
+class LedgerEntry:
+    """How often one refresh wrote into one leaf's bytes."""
+
+    step: int
+    name: str
+    writes: int
+
+
+@dataclass(frozen=True)
+class Span:
+    """A named part of a refresh (`precompute`, `fused_copy`, `derived_refresh`, ...) that ran once."""
+
+    name: str
+    step: int
+    """-1 where it serves all steps."""
+    writes: int
+    """Writes inside it, to leaves or temporaries; 0 means that the span did nothing."""
+
+
+@dataclass(frozen=True)
+class PoisonFact:
+    """One leaf's sentinel before a refresh."""
+
+    step: int
+    name: str
+    sentinel: int
+    """Value written into every defined-role element (init-once elements excepted)."""
+    elements: int
+    landed: bool
+    """Whether reading back showed the sentinel everywhere."""
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One leaf's defined elements at one moment."""
+
+    step: int
+    name: str
+    value: Digest
+    poisoned: int = 0
+    """Defined elements that still hold the sentinel (0 where nothing was poisoned)."""
+
+
+@dataclass(frozen=True)
+class Refresh:
+    """One refresh: what was done and what the leaves hold after it."""
+
+    poison: tuple[PoisonFact, ...]
+    ledger: tuple[LedgerEntry, ...]
+    spans: tuple[Span, ...]
+    unattributed: tuple[tuple[int, str, int], ...]
+    """(step, leaf, bytes) that changed under the sentinel without a ledger entry covering them."""
+    cells: tuple[Cell, ...]
+    walk: int
+    """Index into `Observation.walks`, taken after the refresh."""
+    printed: tuple[str, ...] = ()
+    """Warnings: lines that the system printed or logged."""
+    error: str = ""
+    """One line of the exception that ended it, empty if none."""
+
+
+@dataclass(frozen=True)
+class Change:
+    """Bytes of a leaf that a forward changed."""
+
+    step: int
+    name: str
+    bytes: int
+    first: int
+    """Flat element index of the first change."""
+
+
+@dataclass(frozen=True)
+class Replay:
+    """One replay of the captured draft forward."""
+
+    read: tuple[Cell, ...]
+    """What each captured step read of each leaf, copied inside the graph."""
+    outputs: tuple[Cell, ...]
+    """What each captured step computed: `attention`, `draft_token`, ..., and `out_of_range`."""
+    changed: tuple[Change, ...]
+    """Metadata bytes that differ before and after."""
+    walk: int
+    counter_nonzero: tuple[tuple[int, int, int], ...] = ()
+    """(step, nonzero elements before, after) of KV counters that were not zero."""
+    freed: tuple[str, ...] = ()
+    """Reads of freed storage that the engine noticed."""
+    error: str = ""
+
+
+@dataclass(frozen=True)
+class RoundRecord:
+    """All that happened in one round."""
+
+    index: int
+    name: str
+    """`Round.name` of the round in the program."""
+    refreshes: tuple[Refresh, ...]
+    """One; two in audit rounds (another sentinel); in-graph refreshes are judged after the replay."""
+    replay: Replay | None
+    skipped: str = ""
+    """Why there was no replay."""
+    recaptured: bool = False
+    """Whether this round's bucket was captured anew just before it."""
+
+
+@dataclass(frozen=True)
+class Capture:
+    """One capture of one bucket's draft forward."""
+
+    bucket: int
+    walk: int
+    forward_writes: tuple[LedgerEntry, ...]
+    """Writes into metadata leaves while the forward ran (a forward may only read)."""
+    refresh_writes: tuple[LedgerEntry, ...]
+    """In-graph refresh: its ledger, as recorded at capture."""
+    refresh_spans: tuple[Span, ...] = ()
+    error: str = ""
+    before_round: int = 0
+    """The round that follows: 0 for the first captures, later for recaptures."""
+
+
+@dataclass(frozen=True)
+class Expectation:
+    """What a system declares of itself for a case: the path's contract, as data."""
+
+    route: str
+    """The path that has to run (`harness.types.Path` value)."""
+    writes: tuple[LedgerEntry, ...]
+    """Expected ledger of one refresh, per owner leaf; leaves left out must not be written."""
+    spans: Mapping[str, int]
+    """Expected count of each span per refresh."""
+    shared: bool
+    """Whether steps 1.. alias step 0."""
+    state_leaves: tuple[str, ...]
+    """Backend-owned leaves (bucket 0) that a step of this path may own besides metadata: step 0's
+    and, where sharing is off, every step's."""
+
+
+@dataclass(frozen=True)
+class Observation:
+    """One run of one case."""
+
+    case: Case
+    program: Program
+    expectation: Expectation
+    facts: Mapping[str, str]
+    """Versions, device, which parts were real and which stand-ins."""
+    walks: tuple[Walk, ...]
+    captures: tuple[Capture, ...]
+    rounds: tuple[RoundRecord, ...]
+    route: str
+    """The path that ran, as the system's routing evidence says."""
+    values: Mapping[Digest, NDArray[np.generic]] = field(repr=False)
+    references: Mapping[str, Digest] = field(default_factory=dict)
+    """For leaves without a formula: `round name/leaf` -> value that the same planner gives on the
+    oracle's lengths."""
+    problems: tuple[str, ...] = ()
+    """Lines about the run itself: an exception while building, a fallback that was printed."""
+    shared_bytes: int = 0
+    """Bytes owned by all steps' metadata and state, KV counters left out."""

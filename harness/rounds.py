@@ -1,0 +1,102 @@
+"""Rounds: what each replay is given. Contracts here; the generator is `program()`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from harness.case import Case, Model
+from harness.types import Mode
+
+
+@dataclass(frozen=True)
+class Round:
+    """The inputs of one refresh and replay, live rows only.
+
+    `lengths` mean what the mode's `seq_lens` means: in decode and target-verify the tokens before
+    this forward (decode: the current one included), in draft-extend the draft tokens included.
+    """
+
+    name: str
+    """Unique within a program, e.g. `b4.07`."""
+    bucket: int
+    lengths: tuple[int, ...]
+    """Tokens, one per live request; 1 <= len(lengths) <= bucket."""
+    requests: tuple[int, ...]
+    """Rows of `req_to_token`, distinct, never 0."""
+    table: str
+    """Key of the page map in `Program.tables`."""
+    accepted: tuple[int, ...] = ()
+    """Draft-extend: accepted tokens per request, 1..N; empty in the other modes."""
+    why: str = ""
+    """What this round is for, in a few words: shown in reports."""
+
+
+@dataclass(frozen=True, eq=False)
+class Program:
+    """The rounds of a case, the buckets that it captures and the page maps that its rounds use."""
+
+    buckets: tuple[int, ...]
+    """Captured in this order (largest first, as servers do)."""
+    capture: Mapping[int, Round]
+    """By bucket: the round whose inputs are in place while it is captured."""
+    rounds: tuple[Round, ...]
+    tables: Mapping[str, NDArray[np.int32]]
+    """Page maps, `[requests, W / page_tokens]`: model page of each column; row 0 is all zero."""
+
+
+@dataclass(frozen=True, eq=False)
+class Inputs:
+    """A round as the device sees it: padded to its bucket."""
+
+    bucket: int
+    live: int
+    lengths: NDArray[np.int64]
+    """`[bucket]`, padded with the mode's length fill."""
+    requests: NDArray[np.int64]
+    """`[bucket]`, padded with request 0."""
+    accepted: NDArray[np.int32]
+    """`[bucket]`, draft-extend's accepted tokens, padded with N."""
+    table: NDArray[np.int32]
+    """`req_to_token`, `[requests, W]`."""
+
+
+def length_fill(mode: Mode, index_kpool: int, draft_tokens: int) -> int:
+    """Length of a padded row: 1, but N + P in draft-extend with P > 1 (specification, section 2)."""
+    if mode is Mode.DRAFT_EXTEND and index_kpool > 1:
+        return draft_tokens + index_kpool
+    return 1
+
+
+def expand_table(pages: NDArray[np.int32], page_tokens: int) -> NDArray[np.int32]:
+    """Turn a page map `[requests, columns]` into `req_to_token` `[requests, columns * page_tokens]`, int32.
+
+    Row 0 is reserved for padded rows and all zero.
+    """
+    tokens = pages[:, :, None] * page_tokens + np.arange(page_tokens, dtype=np.int32)
+    table = tokens.reshape(pages.shape[0], -1).astype(np.int32)
+    table[0] = 0
+    return table
+
+
+def padded_inputs(round_: Round, program: Program, model: Model, mode: Mode, draft_tokens: int) -> Inputs:
+    """Pad a round to its bucket and expand its table."""
+    bucket, live = round_.bucket, len(round_.lengths)
+    lengths = np.full(bucket, length_fill(mode, model.index_kpool, draft_tokens), np.int64)
+    lengths[:live] = round_.lengths
+    requests = np.zeros(bucket, np.int64)
+    requests[:live] = round_.requests
+    accepted = np.full(bucket, draft_tokens, np.int32)
+    accepted[: len(round_.accepted)] = round_.accepted
+    table = expand_table(program.tables[round_.table], model.page_tokens)
+    return Inputs(bucket, live, lengths, requests, accepted, table)
+
+
+def program(case: Case) -> Program:
+    """Make the rounds of a case."""
+    from harness.traffic import build_program  # the generator, a module of its own
+
+    return build_program(case)
