@@ -148,6 +148,8 @@ class Replay:
     changed: tuple[Change, ...]
     """Metadata bytes that differ before and after."""
     walk: int
+    delayed: bool = False
+    """Whether the next round was staged and refreshed while this replay had not read yet."""
     counter_nonzero: tuple[tuple[int, int, int], ...] = ()
     """(step, nonzero elements before, after) of KV counters that were not zero."""
     freed: tuple[str, ...] = ()
@@ -224,5 +226,5 @@ class Observation:
     oracle's lengths."""
     problems: tuple[str, ...] = ()
     """Lines about the run itself: an exception while building, a fallback that was printed."""
-    shared_bytes: int = 0
+    owned_bytes: int = 0
     """Bytes owned by all steps' metadata and state, KV counters left out."""

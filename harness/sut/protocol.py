@@ -51,6 +51,8 @@ class Sut(Protocol):
     name: str
     steps: int
     """Draft-step backends."""
+    tolerates_poison: bool
+    """Whether the forward is safe on any in-range sentinel; if not, a poisoned leaf forbids a replay."""
 
     def facts(self) -> Mapping[str, str]:
         """Return versions, and which parts are real and which stand-ins."""
