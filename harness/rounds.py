@@ -82,17 +82,24 @@ def expand_table(pages: NDArray[np.int32], page_tokens: int) -> NDArray[np.int32
     return table
 
 
-def padded_inputs(round_: Round, program: Program, model: Model, mode: Mode, draft_tokens: int) -> Inputs:
-    """Pad a round to its bucket and expand its table."""
+def pad_round(
+    round_: Round, table: NDArray[np.int32], mode: Mode, index_kpool: int, draft_tokens: int
+) -> Inputs:
+    """Pad a round's rows to its bucket; `table` is its expanded request table."""
     bucket, live = round_.bucket, len(round_.lengths)
-    lengths = np.full(bucket, length_fill(mode, model.index_kpool, draft_tokens), np.int64)
+    lengths = np.full(bucket, length_fill(mode, index_kpool, draft_tokens), np.int64)
     lengths[:live] = round_.lengths
     requests = np.zeros(bucket, np.int64)
     requests[:live] = round_.requests
     accepted = np.full(bucket, draft_tokens, np.int32)
     accepted[: len(round_.accepted)] = round_.accepted
-    table = expand_table(program.tables[round_.table], model.page_tokens)
     return Inputs(bucket, live, lengths, requests, accepted, table)
+
+
+def padded_inputs(round_: Round, program: Program, model: Model, mode: Mode, draft_tokens: int) -> Inputs:
+    """Expand a round's table and pad its rows to its bucket."""
+    table = expand_table(program.tables[round_.table], model.page_tokens)
+    return pad_round(round_, table, mode, model.index_kpool, draft_tokens)
 
 
 def program(case: Case) -> Program:

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import hashlib
-from collections import OrderedDict
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
-from typing import TypeVar
+from dataclasses import dataclass, field
+from typing import Generic, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,20 +14,18 @@ from harness.case import Case
 from harness.digest import value_digest
 from harness.fields import Dims, FieldSpec, Live, canonical, fields_for, plan_is_written
 from harness.oracle import expected
-from harness.rounds import Inputs, Program, Round, padded_inputs
+from harness.rounds import Inputs, Program, Round, expand_table, pad_round
 
-T = TypeVar("T")
+K = TypeVar("K")
+V = TypeVar("V")
 
 
 @dataclass(frozen=True, eq=False)
 class Expected:
     """The right value of one field in one round."""
 
-    field: FieldSpec
-    full: NDArray[np.generic]
-    """The leaf's shape; unspecified outside the live region."""
     live: NDArray[np.generic]
-    """`fields.canonical` of it."""
+    """Its defined elements, in the order of `fields.canonical`."""
     digest: str
 
 
@@ -44,39 +41,50 @@ class RoundTruth:
 
     def judged(self, name: str) -> bool:
         """Whether a leaf has defined elements after this round's refresh."""
-        field = self.fields.get(name)
-        return field is not None and (field.live is not Live.PLAN or plan_is_written(self.dims))
+        spec = self.fields.get(name)
+        return spec is not None and (spec.live is not Live.PLAN or plan_is_written(self.dims))
 
 
 class Truth:
     """A bounded cache of round truths. Not shared between processes."""
 
     def __init__(self, rounds: int = 256) -> None:
-        """Keep at most so many rounds."""
-        self._rounds: OrderedDict[object, RoundTruth] = OrderedDict()
-        self._limit = rounds
+        """Keep at most so many rounds and a quarter as many expanded request tables."""
+        self._rounds: _Recent[object, RoundTruth] = _Recent(rounds)
+        self._tables: _Recent[object, NDArray[np.int32]] = _Recent(max(rounds // 4, 4))
 
     def of(self, case: Case, program: Program, round_: Round) -> RoundTruth:
         """Return a round's inputs and expected values for a case's model, mode and geometry."""
         dims = Dims.of(case, round_.bucket)
-        pages = hashlib.sha256(program.tables[round_.table].tobytes()).digest()
-        key = (dims, round_.lengths, round_.requests, round_.accepted, pages)
-        return _remember(self._rounds, key, self._limit, lambda: self._make(case, program, round_, dims))
-
-    def _make(self, case: Case, program: Program, round_: Round, dims: Dims) -> RoundTruth:
-        inputs = padded_inputs(round_, program, case.model, case.mode, dims.draft_tokens)
-        fields = fields_for(dims)
-        values = {}
-        for name, full in expected(dims, inputs).items():
-            live = canonical(fields[name], dims, inputs, full)
-            values[name] = Expected(fields[name], full, live, value_digest(live))
-        return RoundTruth(dims, inputs, fields, values)
+        pages = program.tables[round_.table]
+        tokens = case.model.page_tokens
+        table_key = (tokens, hashlib.sha256(pages.tobytes()).digest())
+        table = self._tables.get(table_key, lambda: expand_table(pages, tokens))
+        key = (dims, round_.lengths, round_.requests, round_.accepted, table_key)
+        inputs = pad_round(round_, table, case.mode, dims.pool, dims.draft_tokens)
+        return self._rounds.get(key, lambda: _round_truth(dims, inputs))
 
 
-def _remember(cache: OrderedDict[object, T], key: object, limit: int, make: Callable[[], T]) -> T:
-    if key not in cache:
-        cache[key] = make()
-        if len(cache) > limit:
-            cache.popitem(last=False)
-    cache.move_to_end(key)
-    return cache[key]
+def _round_truth(dims: Dims, inputs: Inputs) -> RoundTruth:
+    fields = fields_for(dims)
+    values = {}
+    for name, full in expected(dims, inputs).items():
+        live = canonical(fields[name], dims, inputs, full).copy()
+        values[name] = Expected(live, value_digest(live))
+    return RoundTruth(dims, inputs, fields, values)
+
+
+@dataclass
+class _Recent(Generic[K, V]):
+    """The most recently used values, at most `limit` of them."""
+
+    limit: int
+    values: dict[K, V] = field(default_factory=dict)
+
+    def get(self, key: K, make: Callable[[], V]) -> V:
+        """Return the value kept for `key`, made now if there is none."""
+        value = self.values.pop(key) if key in self.values else make()
+        self.values[key] = value
+        if len(self.values) > self.limit:
+            self.values.pop(next(iter(self.values)))
+        return value
