@@ -1,0 +1,253 @@
+"""The command line: parses flags, calls `session`, prints reports, returns the exit status."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Sequence
+from enum import StrEnum
+from pathlib import Path as FilePath
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import click
+
+from harness import __version__, locate
+from harness.errors import HarnessError, UsageError
+from harness.report import jsonreport, terminal
+from harness.report.progress import Interrupted
+from harness.types import Drill, EngineKind, Kernel, Mode, Path
+
+if TYPE_CHECKING:
+    from harness.runner import RunOptions
+    from harness.session import Outcome
+
+PASSED, FOUND, USAGE, STOPPED = 0, 1, 2, 130
+
+_Kind = TypeVar("_Kind", bound=StrEnum)
+_Command = TypeVar("_Command", bound=Callable[..., Any])
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the program with `arguments` (default: the process's) and return its exit status."""
+    try:
+        status = cli.main(args=None if arguments is None else list(arguments), standalone_mode=False)
+    except click.ClickException as error:
+        error.show()
+        return USAGE
+    except (Interrupted, click.Abort) as stop:
+        click.echo(str(stop) or "interrupted", err=True)
+        return STOPPED
+    except HarnessError as error:
+        click.echo(f"replay-harness: {error}", err=True)
+        return USAGE
+    return status if isinstance(status, int) else PASSED
+
+
+@click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110})
+@click.version_option(__version__, prog_name="replay-harness")
+def cli() -> None:
+    """Verify attention metadata under CUDA-graph capture and replay.
+
+    Exit status: 0 nothing unexpected, 1 findings, 2 usage or environment error, 130 interrupted.
+    """
+
+
+def _choice(kind: type[_Kind], flag: str, text: str) -> Callable[[_Command], _Command]:
+    """Return a repeatable option whose values are a closed vocabulary; the command gets enum members."""
+
+    def members(ctx: click.Context, param: click.Parameter, values: tuple[str, ...]) -> tuple[_Kind, ...]:
+        return tuple(kind(value) for value in values)
+
+    choice = click.Choice([member.value for member in kind])
+    return click.option(flag, flag.strip("-") + "s", type=choice, multiple=True, callback=members, help=text)
+
+
+def _on_off(ctx: click.Context, param: click.Parameter, values: tuple[str, ...]) -> tuple[bool, ...]:
+    return tuple(value == "on" for value in values)
+
+
+def _pairs(ctx: click.Context, param: click.Parameter, values: tuple[str, ...]) -> dict[str, str]:
+    pairs = {}
+    for value in values:
+        key, equals, text = value.partition("=")
+        if not key or not equals:
+            raise click.BadParameter(f"{value!r} is not KEY=VALUE")
+        pairs[key] = text
+    return pairs
+
+
+_FOLDER = click.Path(path_type=FilePath)
+
+_SELECTION = (
+    click.option("--model", "models", multiple=True, help="Model name, as in the case files."),
+    _choice(Path, "--path", "Refresh path."),
+    click.option(
+        "--fusion", type=click.Choice(["on", "off"]), multiple=True, callback=_on_off, help="KPool fusion."
+    ),
+    click.option("--steps", type=click.IntRange(min=2), multiple=True, help="Speculative steps, S."),
+    _choice(Mode, "--mode", "Forward mode."),
+    _choice(Drill, "--drill", "Disturbance between capture and replay."),
+    click.option(
+        "--bucket", "buckets", type=click.IntRange(min=1), multiple=True, help="Captured batch size."
+    ),
+    _choice(Kernel, "--kernel", "Decode attention kernel, as far as metadata depends on it."),
+    click.option("--case", "cases", multiple=True, help="Case id, as in reports."),
+)
+_PLACES = (
+    click.option("--cases-dir", "--cases", type=_FOLDER, help="Case files; default: cases/ of the checkout."),
+    click.option(
+        "--golden-dir", "--golden", type=_FOLDER, help="Goldens; default: golden/ beside the cases."
+    ),
+    click.option("--no-golden", is_flag=True, help="Do not compare with goldens."),
+)
+_REPORT = (
+    click.option("--json", "json_file", type=_FOLDER, metavar="FILE", help="Write the report as JSON, too."),
+)
+_RUN = (
+    click.option("--full", is_flag=True, help="Run the cross product, not the covering array."),
+    click.option("--jobs", type=click.IntRange(min=0), default=0, help="Worker processes; 0: as fits."),
+)
+
+
+def _with(*groups: Sequence[Callable[[_Command], _Command]]) -> Callable[[_Command], _Command]:
+    def decorate(command: _Command) -> _Command:
+        for option in reversed([option for group in groups for option in group]):
+            command = option(command)
+        return command
+
+    return decorate
+
+
+@cli.command()
+@_with(_SELECTION, _RUN, _PLACES, _REPORT)
+@click.option(
+    "--sut", "suts", multiple=True, default=("embedded",), show_default=True, help="System under test."
+)
+@click.option(
+    "--engine",
+    "engines",
+    type=click.Choice([kind.value for kind in EngineKind]),
+    multiple=True,
+    default=(EngineKind.TAPE.value,),
+    show_default=True,
+    help="What captures and replays.",
+)
+@click.option(
+    "--sut-option",
+    multiple=True,
+    callback=_pairs,
+    metavar="KEY=VALUE",
+    help="Handed to the system under test.",
+)
+@click.option("--save", type=_FOLDER, metavar="DIR", help="Keep the observations for `judge`.")
+@click.option("--list", "list_only", is_flag=True, help="Print the planned cases and run nothing.")
+def verify(
+    suts: tuple[str, ...],
+    engines: tuple[str, ...],
+    list_only: bool,
+    json_file: FilePath | None,
+    **flags: Any,
+) -> int:
+    """Run cases and judge them. All selecting flags can be repeated; values of one flag are alternatives."""
+    from harness import session
+
+    if json_file is not None:
+        jsonreport.check_writable(json_file)
+    runs = [
+        _options(sut=sut, engine=EngineKind(engine), **flags)
+        for sut in dict.fromkeys(suts)
+        for engine in dict.fromkeys(engines)
+    ]
+    if list_only:
+        for plan in session.plans(runs):
+            for case in plan.cases:
+                click.echo(case.id)
+        return PASSED
+    return _report(session.verify(runs, terminal.make_console(stderr=True)), json_file)
+
+
+@cli.command()
+@click.argument("directory", type=click.Path(path_type=FilePath, exists=True, file_okay=False))
+@_with(_PLACES, _REPORT)
+def judge(directory: FilePath, json_file: FilePath | None, **flags: Any) -> int:
+    """Judge the observations that `verify --save DIRECTORY` kept, on this or another machine."""
+    from harness import session
+
+    if json_file is not None:
+        jsonreport.check_writable(json_file)
+    outcome = session.judge(directory, _options(**flags), terminal.make_console(stderr=True))
+    return _report(outcome, json_file)
+
+
+@cli.command()
+@click.argument("check", required=False)
+def explain(check: str | None) -> int:
+    """Say what a check claims and what usually makes it fail; without CHECK, list them all."""
+    from harness.checks import registry
+
+    known = registry.CHECKS
+    if check is None:
+        for name in sorted(known):
+            click.echo(f"{name:<14}{known[name].claim}")
+        return PASSED
+    if check not in known:
+        raise UsageError(f"no check is called {check!r}; there are {', '.join(sorted(known))}")
+    click.echo(f"{check}: {known[check].claim}")
+    return PASSED
+
+
+@cli.group()
+def bench() -> None:
+    """Measure the harness itself."""
+
+
+@bench.command("cpu")
+@_with(_PLACES, _RUN)
+def bench_cpu(**flags: Any) -> int:
+    """Time the CPU matrix and the comparison of ten million elements. Nothing is asserted."""
+    from harness import benchmarks
+
+    for line in benchmarks.cpu(_options(**flags), terminal.make_console(stderr=True)):
+        click.echo(line)
+    return PASSED
+
+
+def _options(
+    *,
+    cases_dir: FilePath | None,
+    golden_dir: FilePath | None,
+    no_golden: bool,
+    sut: str = "embedded",
+    engine: EngineKind = EngineKind.TAPE,
+    full: bool = False,
+    jobs: int = 0,
+    save: FilePath | None = None,
+    sut_option: dict[str, str] | None = None,
+    **selection: Any,
+) -> RunOptions:
+    from harness.matrix import Selection
+    from harness.runner import RunOptions
+
+    cases = locate.cases_dir(cases_dir)
+    return RunOptions(
+        cases_dir=cases,
+        golden_dir=locate.golden_dir(golden_dir, cases),
+        sut=sut,
+        engine=engine,
+        full=full,
+        jobs=jobs,
+        save=save,
+        selection=Selection(**selection),
+        golden="off" if no_golden else "check",
+        sut_options=sut_option or {},
+    )
+
+
+def _report(outcome: Outcome, json_file: FilePath | None) -> int:
+    if json_file is not None:
+        jsonreport.write(json_file, jsonreport.document(outcome.results, outcome.seconds))
+    terminal.render(terminal.make_console(), outcome.results, outcome.coverage, outcome.seconds)
+    return FOUND if outcome.unexpected else PASSED
+
+
+if __name__ == "__main__":
+    sys.exit(main())

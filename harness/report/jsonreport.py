@@ -1,0 +1,100 @@
+"""The JSON report: the same bytes for the same outcome, apart from `environment` and `seconds`.
+
+Schema 1. `summary` has the totals of `tally.Tally`. `cases` has one object per case, skipped ones
+included, with a verdict per check; `findings` has every finding, known ones included, with the id
+of the known finding in `known`. Units: seconds, bytes, elements.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterable
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from harness.errors import UsageError
+from harness.findings import CaseResult, Finding
+from harness.report.environment import environment
+from harness.report.tally import ordered, tally
+
+SCHEMA = 1
+
+
+def document(results: Iterable[CaseResult], seconds: float) -> dict[str, Any]:
+    """Return the report as JSON-ready data, ordered by system, engine and case id."""
+    done = ordered(results)
+    return {
+        "schema": SCHEMA,
+        "environment": environment(done),
+        "summary": asdict(tally(done, round(seconds, 3))),
+        "cases": [_case(result) for result in done],
+        "findings": [
+            msgspec.to_builtins(finding)
+            for result in done
+            for finding in sorted(result.findings, key=_finding_order)
+        ],
+    }
+
+
+def check_writable(path: Path) -> None:
+    """Raise UsageError now, not after the run, where a report could not be written to `path`."""
+    folder = path.parent
+    if path.is_dir():
+        raise UsageError(f"--json {path}: is a folder; name a file")
+    if not folder.is_dir():
+        raise UsageError(f"--json {path}: there is no folder {folder}; create it first")
+    if not os.access(folder, os.W_OK):
+        raise UsageError(f"--json {path}: folder {folder} is not writable")
+
+
+def write(path: Path, report: dict[str, Any]) -> None:
+    """Write the report whole or not at all: to a temporary file beside `path`, then renamed."""
+    text = json.dumps(report, indent=1, allow_nan=False, ensure_ascii=False) + "\n"
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.part")
+    try:
+        temporary.write_text(text, encoding="utf-8")
+        os.replace(temporary, path)
+    except OSError as error:
+        raise UsageError(f"--json {path}: {error.strerror or error}") from error
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
+def _case(result: CaseResult) -> dict[str, Any]:
+    return {
+        "case": result.case,
+        "axes": dict(sorted(result.axes.items())),
+        "verdict": result.verdict.value,
+        "skipped": result.skipped,
+        "replays": result.replays,
+        "refreshes": result.refreshes,
+        "fused_copies": result.fused_copies,
+        "bytes_owned": result.bytes_owned,
+        "seconds": round(result.seconds, 3),
+        "checks": [
+            {
+                "check": check.check,
+                "verdict": check.verdict.value,
+                "elements": check.elements,
+                "findings": len(check.findings),
+                "reason": check.reason,
+            }
+            for check in result.checks
+        ],
+    }
+
+
+def _finding_order(finding: Finding) -> tuple[Any, ...]:
+    return (
+        finding.check,
+        finding.kind,
+        finding.field,
+        finding.bucket,
+        finding.steps,
+        finding.rounds,
+        finding.message,
+    )

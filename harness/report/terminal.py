@@ -1,0 +1,228 @@
+"""The report for people: a table per path, counts with reasons, findings by cause, one verdict line."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Mapping, Sequence
+
+from rich.console import Console
+from rich.padding import Padding
+from rich.table import Table
+from rich.text import Text
+
+from harness.findings import CaseResult, Finding, Verdict
+from harness.report.tally import Cause, Coverage, Row, Tally, causes, rows, tally
+
+STYLES: Mapping[Verdict, str] = {
+    Verdict.PASSED: "green",
+    Verdict.FAILED: "bold red",
+    Verdict.KNOWN: "yellow",
+    Verdict.NOT_APPLICABLE: "dim",
+}
+WIDTH_OF_LOGS = 132
+"""Columns where output does not go to a terminal and nobody set COLUMNS."""
+CASES_NAMED = 3
+"""Further cases of a cause that are named; the rest are counted."""
+ROUNDS_NAMED = 6
+"""Rounds of a finding that are named; the rest are counted."""
+
+
+def make_console(*, stderr: bool = False) -> Console:
+    """Return a console: colour on a terminal only, never with NO_COLOR, and a usable width in logs."""
+    console = Console(stderr=stderr, highlight=False, emoji=False, markup=False)
+    if console.is_terminal or "COLUMNS" in os.environ:
+        return console
+    return Console(
+        stderr=stderr, highlight=False, emoji=False, markup=False, width=WIDTH_OF_LOGS, no_color=True
+    )
+
+
+def render(console: Console, results: Sequence[CaseResult], coverage: Coverage, seconds: float) -> None:
+    """Print the whole report of a finished run; `seconds` is its wall time."""
+    total = tally(results, seconds)
+    table_rows = rows(results)
+    if table_rows:
+        console.print(_table(table_rows))
+    _coverage(console, coverage, total, table_rows)
+    _findings(console, causes(results, known=False))
+    _known(console, results)
+    console.print()
+    console.print(verdict_line(total))
+
+
+def verdict_line(total: Tally) -> Text:
+    """Return the last line: whether anything unexpected was found, and how much was looked at."""
+    looked = (
+        f"{_count(total.cases, 'case')}, {_count(total.replays, 'replay')}, {_count(total.checks, 'check')}, "
+        f"{total.elements:,} elements compared in {total.seconds:.1f} s"
+    )
+    known = f", {_count(total.known_findings, 'known finding')}" if total.known_findings else ""
+    if total.unexpected:
+        found = _count(total.unexpected, "unexpected finding")
+        return Text(f"FAILED: {found}{known}; {looked}", style=STYLES[Verdict.FAILED])
+    return Text(f"OK: nothing unexpected{known}; {looked}", style=STYLES[Verdict.PASSED])
+
+
+def describe(finding: Finding) -> str:
+    """Return a finding as plain lines, for a pytest failure or a log."""
+    return "\n".join([finding.message, *(f"  {name:<9} {text}" for name, text in _details(finding))])
+
+
+def _table(table_rows: Sequence[Row]) -> Table:
+    several_systems = len({row.sut for row in table_rows}) > 1
+    table = Table(box=None, pad_edge=False, header_style="bold", padding=(0, 2, 0, 0))
+    for name in (*(["system"] if several_systems else []), "model", "fusion", "path", "steps"):
+        table.add_column(name, overflow="fold")
+    for name in ("cases", "replays", "refreshes/replay", "copies", "owned", "checks", "elements"):
+        # Headers may wrap at a space; figures may not.
+        table.add_column(name.replace("/", "/ "), justify="right", overflow="fold")
+    table.add_column("verdict", overflow="fold")
+    for row in table_rows:
+        cells = (
+            *([row.sut] if several_systems else []),
+            row.model,
+            row.fusion,
+            row.path,
+            " ".join(row.steps),
+            f"{row.cases:,}",
+            f"{row.replays:,}",
+            _figure(row.refreshes / row.replays) if row.replays else "-",
+            _range(_figure(row.fused_copies[0]), _figure(row.fused_copies[1])),
+            _range(_bytes(row.bytes_owned[0]), _bytes(row.bytes_owned[1])),
+            f"{row.checks:,}",
+            f"{row.elements:,}",
+        )
+        verdict = Text(row.verdict.value.replace("_", " "), style=STYLES[row.verdict])
+        table.add_row(*map(Text, cells), verdict)
+    return table
+
+
+def _coverage(console: Console, coverage: Coverage, total: Tally, table_rows: Sequence[Row]) -> None:
+    console.print()
+    lines: tuple[tuple[str, int, Mapping[str, int]], ...] = (
+        ("planned", coverage.planned, {}),
+        ("run", total.cases, {}),
+        ("not applicable", sum(coverage.not_applicable.values()), coverage.not_applicable),
+        ("skipped", sum(coverage.skipped.values()), coverage.skipped),
+    )
+    for name, number, reasons in lines:
+        console.print(Text(f"{name:<15}{number:>6} cases"))
+        for reason, times in sorted(reasons.items(), key=lambda item: (-item[1], item[0])):
+            console.print(Padding(Text(f"{times:>6} {reason}", style="dim"), (0, 0, 0, 15)))
+    beside = sum(row.not_applicable for row in table_rows)
+    if beside:
+        console.print(Text(f"{'checks':<15}{beside:>6} not applicable (no subject in their case)"))
+
+
+def _findings(console: Console, found: Sequence[Cause]) -> None:
+    if not found:
+        return
+    number = sum(len(cause.findings) for cause in found)
+    console.print()
+    console.print(
+        Text(f"{_count(number, 'unexpected finding')} of {_count(len(found), 'cause')}", style="bold red")
+    )
+    for index, cause in enumerate(found, start=1):
+        first = cause.findings[0]
+        console.print()
+        console.print(Text(f"{index}. {_title(cause)}", style="bold"))
+        console.print(Padding(Text(first.message), (0, 0, 0, 3)))
+        grid = Table.grid(padding=(0, 1, 0, 0))
+        grid.add_column(no_wrap=True, style="dim")
+        grid.add_column(overflow="fold")
+        for name, text in (*_details(first), *_elsewhere(cause)):
+            grid.add_row(name, Text(text))
+        console.print(Padding(grid, (0, 0, 0, 3)))
+
+
+def _title(cause: Cause) -> str:
+    parts = [f"{cause.check}: {cause.kind}"]
+    if cause.field:
+        parts.append(cause.field)
+    if cause.steps:
+        parts.append(f"step {cause.steps[0]}" if len(cause.steps) == 1 else f"steps {_list(cause.steps)}")
+    if cause.path:
+        parts.append(f"path {cause.path}")
+    return f"{', '.join(parts)} ({_count(len(cause.cases), 'case')})"
+
+
+def _details(finding: Finding) -> list[tuple[str, str]]:
+    details = [("case", finding.case)]
+    where = []
+    if finding.rounds:
+        where.append(f"round {finding.rounds[0]}")
+    if finding.bucket:
+        where.append(f"bucket {finding.bucket}")
+    if finding.first is not None:
+        where.append(f"row {finding.first.row}, column {finding.first.column}")
+    if where:
+        details.append(("where", ", ".join(where)))
+    if finding.first is not None:
+        details.append(("expected", finding.first.expected))
+        note = f"   ({finding.first.note})" if finding.first.note else ""
+        details.append(("got", f"{finding.first.got}{note}"))
+    if finding.elements:
+        details.append(("extent", f"{_count(finding.elements, 'element')} differ in the first round"))
+    if len(finding.rounds) > 1:
+        details.append(("rounds", _shortened(finding.rounds, ROUNDS_NAMED)))
+    if finding.hint:
+        details.append(("hint", finding.hint))
+    return details
+
+
+def _elsewhere(cause: Cause) -> list[tuple[str, str]]:
+    others = cause.cases[1:]
+    found = [("also in", _shortened(others, CASES_NAMED))] if others else []
+    return [*found, ("again", f"replay-harness verify --case {cause.cases[0]}")]
+
+
+def _known(console: Console, results: Iterable[CaseResult]) -> None:
+    findings: dict[str, list[Finding]] = {}
+    for cause in causes(results, known=True):
+        for finding in cause.findings:
+            findings.setdefault(finding.known, []).append(finding)
+    if findings:
+        console.print()
+        console.print(Text("known findings", style="bold"))
+    for identity, group in sorted(findings.items()):
+        fields = sorted({finding.field for finding in group if finding.field})
+        steps = sorted({step for finding in group for step in finding.steps})
+        subject = f": {_list(fields)}" if fields else ""
+        at = f" at steps {_list(steps)}" if steps else ""
+        cases = _count(len({finding.case for finding in group}), "case")
+        console.print(
+            Text(f"  {identity}{subject}{at}; {_count(len(group), 'finding')} in {cases}", style="yellow")
+        )
+
+
+def _shortened(names: Sequence[str], most: int) -> str:
+    more = f" and {len(names) - most} more" if len(names) > most else ""
+    return f"{_list(names[:most])}{more}"
+
+
+def _list(items: Iterable[object]) -> str:
+    return ", ".join(map(str, items))
+
+
+def _count(number: int, noun: str) -> str:
+    return f"{number:,} {noun}{'' if number == 1 else 's'}"
+
+
+def _range(low: str, high: str) -> str:
+    return low if low == high else f"{low} - {high}"
+
+
+def _figure(value: float) -> str:
+    return f"{value:.2f}".rstrip("0").rstrip(".")
+
+
+def _bytes(number: int) -> str:
+    if number < 1024:
+        return f"{number} B"
+    value = float(number)
+    unit = ""
+    for unit in ("KiB", "MiB", "GiB"):
+        value /= 1024
+        if value < 1000:
+            break
+    return f"{value:.0f} {unit}" if value >= 100 else f"{value:.3g} {unit}"

@@ -1,0 +1,111 @@
+"""What every front end does with a runner: plan, refuse an empty selection, follow, check completeness."""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, fields, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from rich.console import Console
+
+from harness.errors import HarnessError, UsageError
+from harness.findings import CaseResult
+from harness.report.progress import follow
+from harness.report.tally import Coverage, ordered
+
+if TYPE_CHECKING:
+    from harness.matrix import Plan
+    from harness.runner import RunOptions
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """A finished run."""
+
+    results: tuple[CaseResult, ...]
+    """In report order, skipped cases included."""
+    coverage: Coverage
+    seconds: float
+    """Wall time."""
+
+    @property
+    def unexpected(self) -> bool:
+        """Whether any finding is not declared as known."""
+        return any(not finding.known for result in self.results for finding in result.findings)
+
+
+def plans(runs: Sequence[RunOptions]) -> tuple[Plan, ...]:
+    """Plan each run; raise UsageError, naming the filter to blame, where no run has a case."""
+    from harness import runner
+
+    planned = tuple(runner.plan(options) for options in runs)
+    if not any(plan.cases for plan in planned):
+        raise UsageError(_nothing_selected(runs[0]))
+    return planned
+
+
+def verify(runs: Sequence[RunOptions], console: Console) -> Outcome:
+    """Run all planned cases, progress on `console`.
+
+    Raises UsageError where nothing ran, HarnessError where a planned case gave no result,
+    `progress.Interrupted` on Ctrl-C.
+    """
+    from harness import runner
+
+    start = time.monotonic()
+    planned = plans(runs)
+
+    def results() -> Iterator[CaseResult]:
+        for options, plan in zip(runs, planned, strict=True):
+            if plan.cases:
+                yield from runner.run(options, plan)
+
+    total = sum(len(plan.cases) for plan in planned)
+    done = ordered(follow(results(), total, console))
+    if len(done) != total:
+        raise HarnessError(
+            f"{total} cases were planned but {len(done)} gave a result; a worker may have died"
+        )
+    coverage = _coverage(planned, done)
+    if all(result.skipped for result in done):
+        raise UsageError(f"no case ran: {next(iter(coverage.skipped))}")
+    return Outcome(done, coverage, time.monotonic() - start)
+
+
+def judge(directory: Path, options: RunOptions, console: Console) -> Outcome:
+    """Judge saved observations again; raises UsageError where the folder holds none."""
+    from harness import runner
+
+    start = time.monotonic()
+    done = ordered(follow(runner.judge_saved(directory, options), 0, console))
+    if not done:
+        raise UsageError(f"{directory}: holds no saved observations; `verify --save DIR` makes them")
+    return Outcome(done, Coverage(len(done), {}, {}), time.monotonic() - start)
+
+
+def _coverage(planned: Sequence[Plan], results: Sequence[CaseResult]) -> Coverage:
+    not_applicable = Counter(reason for plan in planned for _, reason in plan.not_applicable)
+    skipped = Counter(reason for plan in planned for _, reason in plan.skipped)
+    skipped.update(result.skipped for result in results if result.skipped)
+    return Coverage(sum(len(plan.cases) for plan in planned), dict(not_applicable), dict(skipped))
+
+
+def _nothing_selected(options: RunOptions) -> str:
+    from harness import runner
+
+    selection = options.selection
+    given = [field.name for field in fields(selection) if getattr(selection, field.name)]
+    nothing: dict[str, Any] = dict.fromkeys(given, ())
+    for name in given:
+        alone = replace(selection, **{**nothing, name: getattr(selection, name)})
+        if not runner.plan(replace(options, selection=alone)).cases:
+            values = ", ".join(map(str, getattr(selection, name)))
+            return (
+                f"no case is selected: none has {name} = {values}; `replay-harness verify --list` prints all"
+            )
+    if given:
+        return f"no case is selected: no case has all of {', '.join(given)} together; drop one of them"
+    return "no case is planned; are there case files in --cases-dir?"
