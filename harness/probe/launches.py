@@ -47,10 +47,23 @@ class LaunchObserver(Protocol):
         ...
 
 
+@runtime_checkable
+class LaunchGate(Protocol):
+    """A dispatch mode that has something to do before a launch runs (let queued work go first)."""
+
+    def before_launch(self, launch: Launch) -> None:
+        """Prepare for a launch that is about to run."""
+        ...
+
+
 def perform(launch: Launch) -> None:
-    """Run a launch once, then tell the observers in force, innermost first."""
-    observers = [m for m in _get_current_dispatch_mode_stack() if isinstance(m, LaunchObserver)]
+    """Let the gates in force prepare, run a launch once, then tell the observers; innermost first."""
+    modes = _get_current_dispatch_mode_stack()[::-1]
     with _disable_current_modes():
+        for mode in modes:
+            if isinstance(mode, LaunchGate):
+                mode.before_launch(launch)
         written = launch.run()
-        for observer in reversed(observers):
-            observer.observe_launch(launch, written)
+        for mode in modes:
+            if isinstance(mode, LaunchObserver):
+                mode.observe_launch(launch, written)
