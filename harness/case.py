@@ -123,6 +123,22 @@ class Case:
         """Sharing needs at least two backends (S >= 3 in decode)."""
         return self.backends >= 2
 
+    def axes(self) -> dict[str, str]:
+        """Return what reports group by: axis name -> value."""
+        return {
+            "sut": self.sut,
+            "engine": self.engine.value,
+            "model": self.model.name,
+            "path": self.path.value,
+            "fusion": "on" if self.fusion else "off",
+            "steps": str(self.variant.steps),
+            "mode": self.mode.value,
+            "bucket": str(self.bucket),
+            "drill": self.drill.value,
+            "kernel": self.kernel.value,
+            "precision": self.precision.value,
+        }
+
     @property
     def id(self) -> str:
         """Stable readable name, usable as a pytest id and as a file name once '/' is replaced."""

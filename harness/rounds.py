@@ -9,7 +9,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from harness.case import Case, Model
-from harness.types import Mode
+from harness.types import Drill, Mode
+
+OWN_ORDER = (Drill.BUCKET_SWITCH, Drill.PADDED, Drill.REPEAT, Drill.DEAD_COLUMNS)
+"""Drills that are an order of rounds of their own; the others disturb the plain order."""
 
 
 @dataclass(frozen=True)
@@ -100,6 +103,12 @@ def padded_inputs(round_: Round, program: Program, model: Model, mode: Mode, dra
     """Expand a round's table and pad its rows to its bucket."""
     table = expand_table(program.tables[round_.table], model.page_tokens)
     return pad_round(round_, table, mode, model.index_kpool, draft_tokens)
+
+
+def rounds_key(case: Case) -> tuple[object, ...]:
+    """Return what a case's rounds depend on, besides the model: equal keys, equal programs."""
+    order = case.drill if case.drill in OWN_ORDER else Drill.PLAIN
+    return case.engine, case.mode, case.variant.draft_tokens, case.bucket, case.seed, order
 
 
 def program(case: Case) -> Program:

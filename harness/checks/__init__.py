@@ -1,0 +1,1 @@
+"""The checks: pure functions over an observation and what it is held against."""

@@ -1,0 +1,73 @@
+"""Claim: every captured leaf stays where the graph found it, alive, from its capture to the last replay."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from harness.checks.subject import Findings, Outcome, Subject
+from harness.observation import Capture, Walk
+
+_REBOUND = "assigned instead of copied into, grown on demand, or made anew by an eager call or an eviction"
+
+
+def check(subject: Subject) -> Outcome:
+    """Compare every walk with the walk of the capture in force, per bucket."""
+    found = subject.findings("address")
+    facts = 0
+    for capture, walk, name in _in_force(subject):
+        facts += _compare(subject.observation.walks[capture.walk], walk, capture.bucket, name, found)
+    return Outcome(found.result(), facts)
+
+
+def _in_force(subject: Subject) -> Iterator[tuple[Capture, Walk, str]]:
+    """Yield (capture, a later walk, round name) while that capture's graph may still be replayed."""
+    observation = subject.observation
+    for position, capture in enumerate(observation.captures):
+        if capture.error:
+            continue
+        ends = [
+            later.before_round
+            for later in observation.captures[position + 1 :]
+            if later.bucket == capture.bucket
+        ]
+        last = ends[0] if ends else len(observation.rounds)
+        for record in observation.rounds[capture.before_round : last]:
+            walks = [refresh.walk for refresh in record.refreshes]
+            walks += [record.replay.walk] if record.replay is not None else []
+            for walk in dict.fromkeys(walks):
+                if walk < len(observation.walks):
+                    yield capture, observation.walks[walk], record.name
+
+
+def _compare(captured: Walk, now: Walk, bucket: int, round_name: str, found: Findings) -> int:
+    before = {(leaf.step, leaf.bucket, leaf.name): leaf for leaf in captured.leaves if leaf.bucket in (0, bucket)}
+    after = {(leaf.step, leaf.bucket, leaf.name): leaf for leaf in now.leaves}
+    for key, leaf in before.items():
+        step, where, name = key
+        place = f"bucket {where}" if where else "backend state"
+        other = after.get(key)
+        if other is None:
+            message = f"{name} of step {step} ({place}) is gone in round {round_name}"
+            found.add("gone", message, subject=name, bucket=where, step=step, round_name=round_name, hint=_REBOUND)
+        elif other != leaf:
+            changed = "moved" if (other.region, other.start) != (leaf.region, leaf.start) else "reshaped"
+            message = (
+                f"{name} of step {step} ({place}) {changed} since capture:"
+                f" {leaf.dtype}{list(leaf.shape)} stride {list(leaf.stride)}"
+                f" -> {other.dtype}{list(other.shape)} stride {list(other.stride)}"
+            )
+            found.add(changed, message, subject=name, bucket=where, step=step, round_name=round_name, hint=_REBOUND)
+    for step, where, name in now.freed:
+        if where in (0, bucket):
+            message = f"the storage of {name}, step {step}, that the graph captured was freed"
+            found.add("freed", message, subject=name, bucket=where, step=step, round_name=round_name, hint=_REBOUND)
+    hosts = {(fact.step, fact.name): fact.value for fact in captured.hosts if fact.bucket == bucket}
+    for fact in now.hosts:
+        old = hosts.get((fact.step, fact.name))
+        if fact.bucket == bucket and old is not None and old != fact.value:
+            message = f"host value {fact.name} of step {fact.step} is {fact.value}; the graph froze {old}"
+            found.add(
+                "host_value", message, subject=fact.name, bucket=bucket, step=fact.step, round_name=round_name,
+                hint="a graph keeps the Python value of capture: a changed one is never seen",
+            )  # fmt: skip
+    return len(before) + len(hosts)

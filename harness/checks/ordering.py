@@ -1,0 +1,47 @@
+"""Claim: a replay that is still reading never sees the next round."""
+
+from __future__ import annotations
+
+from harness.checks.subject import Outcome, Subject
+from harness.types import Drill
+
+
+def check(subject: Subject) -> Outcome:
+    """Judge delayed replays: every leaf read and every output belongs to the replay's own round."""
+    observation = subject.observation
+    if observation.case.drill is not Drill.DELAYED:
+        return Outcome((), 0, "only the delayed drill holds a replay back")
+    found = subject.findings("ordering")
+    elements = 0
+    ordinary = {} if subject.ordinary is None else {record.name: record for record in subject.ordinary.rounds}
+    for record in observation.rounds:
+        replay = record.replay
+        if replay is None or not replay.delayed:
+            continue
+        following = observation.rounds[record.index + 1] if record.index + 1 < len(observation.rounds) else None
+        for cell in replay.read:
+            expected = subject.expected(record, cell.name)
+            elements += observation.values[cell.value].size
+            if expected is None or cell.value == expected[1]:
+                continue
+            after = None if following is None else subject.expected(following, cell.name)
+            new = after is not None and cell.value == after[1]
+            differing, first = subject.difference(record, cell, "equals the next round's value" if new else "")
+            found.add(
+                "saw_next_round" if new else "torn_read",
+                f"step {cell.step}'s delayed replay of round {record.name} read a {cell.name} that is"
+                f" {'the next round' if new else 'not its own round'}'s",
+                subject=cell.name, bucket=subject.round(record).bucket, step=cell.step, round_name=record.name,
+                elements=differing, first=first,
+                hint="the refresh runs on another stream and does not wait for the replay before it",
+            )  # fmt: skip
+        counterpart = ordinary.get(record.name)
+        if counterpart is None or counterpart.replay is None:
+            continue
+        right = {(cell.step, cell.name): cell.value for cell in counterpart.replay.outputs}
+        for cell in replay.outputs:
+            elements += observation.values[cell.value].size
+            if right.get((cell.step, cell.name)) != cell.value:
+                message = f"{cell.name} of step {cell.step} in the delayed replay of round {record.name} differs"
+                found.add("late_output", message, subject=cell.name, step=cell.step, round_name=record.name)
+    return Outcome(found.result(), elements)

@@ -1,0 +1,108 @@
+"""Claim: what each captured step read, and what it computed, equals the ordinary path's, bit for bit."""
+
+from __future__ import annotations
+
+from harness.checks.subject import Findings, Outcome, State, Subject, first_difference
+from harness.observation import Cell, Replay, RoundRecord
+
+OUT_OF_RANGE = "out_of_range"
+"""Output that counts ids, lengths and locations outside their range, one element a step."""
+
+
+def check(subject: Subject) -> Outcome:
+    """Judge every replay; what a delayed replay read is ordering's."""
+    found = subject.findings("output")
+    elements = 0
+    ordinary = {} if subject.ordinary is None else {record.name: record for record in subject.ordinary.rounds}
+    for record in subject.observation.rounds:
+        replay = record.replay
+        if replay is None:
+            continue
+        if replay.error:
+            found.add("replay_error", replay.error, round_name=record.name)
+        for line in replay.freed:
+            found.add("freed_read", f"round {record.name}: {line}", round_name=record.name)
+        if replay.delayed:
+            continue
+        elements += _read(subject, record, replay, found)
+        elements += _range(subject, record, replay, found)
+        other = ordinary.get(record.name)
+        if other is not None and other.replay is not None:
+            elements += _computed(subject, record, replay, other.replay, found)
+    return Outcome(found.result(), elements)
+
+
+def _read(subject: Subject, record: RoundRecord, replay: Replay, found: Findings) -> int:
+    """What a step read inside the graph is the right value; leaves whose fault is stated already are left out."""
+    states = subject.states[record.index]
+    elements = 0
+    for cell in replay.read:
+        expected = subject.expected(record, cell.name)
+        got = subject.observation.values[cell.value]
+        elements += got.size
+        state = states.get((cell.step, cell.name), State.RIGHT)
+        if expected is None or cell.value == expected[1] or state is not State.RIGHT:
+            continue
+        differing, first = subject.difference(record, cell)
+        found.add(
+            "read_differs",
+            f"step {cell.step} read a {cell.name} in round {record.name} that differs in {differing} elements"
+            " from what the refresh left there",
+            subject=cell.name, bucket=subject.round(record).bucket, step=cell.step, round_name=record.name,
+            elements=differing, first=first,
+            hint="the graph reads another buffer than the one refreshed, or an earlier step wrote into it",
+        )  # fmt: skip
+    return elements
+
+
+def _range(subject: Subject, record: RoundRecord, replay: Replay, found: Findings) -> int:
+    count = 0
+    for cell in replay.outputs:
+        if cell.name != OUT_OF_RANGE:
+            continue
+        count += 1
+        outside = int(subject.observation.values[cell.value].sum())
+        if outside:
+            message = f"step {cell.step} met {outside} ids or lengths outside their range in round {record.name}"
+            hint = "on a GPU this reads or writes foreign memory"
+            found.add("out_of_range", message, step=cell.step, round_name=record.name, hint=hint)
+    return count
+
+
+def _computed(
+    subject: Subject, record: RoundRecord, replay: Replay, ordinary: Replay, found: Findings
+) -> int:
+    assert subject.ordinary is not None
+    expected = {(cell.step, cell.name): cell for cell in ordinary.outputs}
+    single = subject.ordinary.case.backends == 1  # a reference of one backend serves every step
+    elements = 0
+    for cell in replay.outputs:
+        got = subject.observation.values[cell.value]
+        elements += got.size
+        other = expected.get((0 if single else cell.step, cell.name))
+        if other is not None and other.value == cell.value:
+            continue
+        _differs(subject, record, cell, other, found)
+    return elements
+
+
+def _differs(
+    subject: Subject, record: RoundRecord, cell: Cell, other: Cell | None, found: Findings
+) -> None:
+    assert subject.ordinary is not None
+    if other is None:
+        message = f"the ordinary path has no output {cell.name} of step {cell.step}"
+        found.add("no_counterpart", message, subject=cell.name, step=cell.step, round_name=record.name)
+        return
+    differing, first = first_difference(
+        subject.truths[record.index], cell.name,
+        subject.ordinary.values[other.value].reshape(-1), subject.observation.values[cell.value].reshape(-1),
+    )  # fmt: skip
+    found.add(
+        "computed_differs",
+        f"{cell.name} of step {cell.step} differs from the ordinary path's in {differing} elements of round"
+        f" {record.name}",
+        subject=cell.name, bucket=subject.round(record).bucket, step=cell.step, round_name=record.name,
+        elements=differing, first=first,
+        hint="the step worked on other metadata than the ordinary path did",
+    )  # fmt: skip

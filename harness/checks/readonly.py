@@ -1,0 +1,68 @@
+"""Claim: a draft forward changes no metadata byte and binds no attribute."""
+
+from __future__ import annotations
+
+from harness.checks.subject import Findings, Outcome, Subject
+from harness.observation import Walk
+
+
+def check(subject: Subject) -> Outcome:
+    """Judge writes while captured, bytes before and after each replay, and the leaf sets around it."""
+    observation = subject.observation
+    found = subject.findings("readonly")
+    facts = 0
+    for capture in observation.captures:
+        facts += 1
+        for entry in capture.forward_writes:
+            message = (
+                f"the forward wrote {entry.name} of step {entry.step} while bucket {capture.bucket} was captured"
+            )
+            found.add(
+                "forward_write", message, subject=entry.name, bucket=capture.bucket, step=entry.step,
+                hint="shared metadata is read by every later step: a forward may only read it",
+            )  # fmt: skip
+    for record in observation.rounds:
+        replay = record.replay
+        if replay is None:
+            continue
+        facts += 1
+        for change in replay.changed:
+            message = (
+                f"the replay of round {record.name} changed {change.bytes} bytes of {change.name},"
+                f" step {change.step}, first at element {change.first}"
+            )
+            found.add(
+                "bytes_changed", message, subject=change.name, bucket=subject.round(record).bucket,
+                step=change.step, round_name=record.name, elements=change.bytes,
+                hint="a kernel of the forward writes into metadata, in place or past its own buffer's end",
+            )  # fmt: skip
+        for step, before, after in replay.counter_nonzero:
+            message = (
+                f"KV counter of step {step} is not zero around round {record.name}:"
+                f" {before} elements before, {after} after"
+            )
+            found.add(
+                "counter_dirty", message, subject="multi_ctas_kv_counter_buffer", step=step,
+                round_name=record.name, hint="a launch must leave its counter as it found it: zero",
+            )  # fmt: skip
+        if not replay.delayed and replay.walk < len(observation.walks):
+            before = observation.walks[record.refreshes[-1].walk]
+            facts += _bound(before, observation.walks[replay.walk], record.name, found)
+    return Outcome(found.result(), facts)
+
+
+def _bound(before: Walk, after: Walk, round_name: str, found: Findings) -> int:
+    """A forward may bind no attribute: the same leaves and host values before and after a replay."""
+    old = {(leaf.step, leaf.bucket, leaf.name) for leaf in before.leaves}
+    new = {(leaf.step, leaf.bucket, leaf.name) for leaf in after.leaves}
+    for step, bucket, name in sorted(old ^ new):
+        verb = "bound" if (step, bucket, name) in new else "removed"
+        message = f"the forward {verb} {name} of step {step} in round {round_name}"
+        found.add("bound", message, subject=name, bucket=bucket, step=step, round_name=round_name)
+    hosts = {(fact.step, fact.bucket, fact.name): fact.value for fact in before.hosts}
+    for fact in after.hosts:
+        old_value = hosts.get((fact.step, fact.bucket, fact.name))
+        if old_value != fact.value and (fact.step, fact.bucket, fact.name) not in new | old:
+            message = f"the forward set {fact.name} of step {fact.step} from {old_value} to {fact.value}"
+            found.add("host_set", message, subject=fact.name, bucket=fact.bucket, step=fact.step, round_name=round_name)
+    return len(old)

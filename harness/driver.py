@@ -1,0 +1,280 @@
+"""The protocol of one run: build, capture, then stage, poison, refresh, snapshot, replay, snapshot.
+
+Driving produces an `Observation`; nothing here judges. With `probes=False` the same rounds run
+without poison, ledger and walks: the ordinary reference of other cases.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+import torch
+
+from harness.case import Case
+from harness.engine.protocol import Engine, Graph
+from harness.errors import CaptureError, FreedStorageError, UsageError
+from harness.observation import Capture, Expectation, Observation, Refresh, Replay, RoundRecord
+from harness.probe.instruments import Instruments, Spans
+from harness.rounds import Program, Round
+from harness.sut.protocol import StepOutputs, Sut, SutFactory
+from harness.truth import RoundTruth, Truth
+from harness.types import Drill, Path
+
+CHURN_BLOCKS = 24
+"""Blocks allocated before half of them are freed, between replays of the churn drill."""
+OVERSIZE_ROWS = 16_384
+"""Query rows of the oversize eager call; above any counter's first size (8192)."""
+DISTURB_EVERY = 3
+"""Rounds between two oversize calls."""
+
+
+class SystemFailure(Exception):
+    """The system under test raised: the run ends, and the observation says so."""
+
+
+@dataclass(frozen=True)
+class _Captured:
+    graph: Graph
+    outputs: tuple[StepOutputs, ...]
+
+
+def drive(
+    case: Case, program: Program, truth: Truth, factory: SutFactory, engine: Engine, *, probes: bool = True
+) -> Observation:
+    """Run one case and return what was observed. Exceptions of the system under test become `problems`."""
+    run = _Run(case, program, truth, engine, probes)
+    try:
+        run.execute(factory)
+    except SystemFailure as failure:
+        run.problems.append(str(failure))
+    finally:
+        run.close()
+    return run.observation()
+
+
+class _Run:
+    """One run in progress."""
+
+    def __init__(self, case: Case, program: Program, truth: Truth, engine: Engine, probes: bool) -> None:
+        self.case, self.program, self.truth, self.engine, self.probes = case, program, truth, engine, probes
+        self.problems: list[str] = []
+        self._sut: Sut | None = None
+        self._spans = Spans()
+        self._expectation = Expectation(case.path.value, (), {}, False, ())
+        self._facts: dict[str, str] = {}
+        self._references: dict[str, str] = {}
+        self._route = ""
+        self._captures: list[Capture] = []
+        self._records: list[RoundRecord] = []
+        self._graphs: dict[int, _Captured] = {}
+        self._instruments = Instruments(case, engine, self._spans)
+        self._churned: list[torch.Tensor] = []
+
+    @property
+    def sut(self) -> Sut:
+        """The system under test, once built."""
+        assert self._sut is not None
+        return self._sut
+
+    def execute(self, factory: SutFactory) -> None:
+        """Build, capture every bucket, run every round."""
+        with _system("build"):
+            self._sut = factory(self.case, self.engine, self._spans)
+            self._facts = dict(self._sut.facts())
+            self._expectation = self._sut.expectation()
+            self._sut.init_graph_state()
+        for bucket in self.program.buckets:
+            self._capture(bucket, before_round=0)
+        for index, round_ in enumerate(self.program.rounds):
+            recaptured = self._disturb(index, round_)
+            self._records.append(self._round(index, round_, recaptured))
+
+    def close(self) -> None:
+        """Let go of the system under test."""
+        if self._sut is not None:
+            self._sut.close()
+
+    def observation(self) -> Observation:
+        """Freeze what was recorded."""
+        instruments = self._instruments
+        return Observation(
+            case=self.case,
+            program=self.program,
+            expectation=self._expectation,
+            facts=self._facts,
+            walks=tuple(instruments.walks),
+            captures=tuple(self._captures),
+            rounds=tuple(self._records),
+            route=self._route,
+            values=instruments.values.by_digest,
+            references=self._references,
+            problems=tuple(self.problems),
+        )
+
+    def _round_truth(self, round_: Round) -> RoundTruth:
+        return self.truth.of(self.case, self.program, round_)
+
+    def _capture(self, bucket: int, before_round: int) -> None:
+        """Capture one bucket's draft forward, with its capture round's inputs in place."""
+        capture_round = self.program.capture[bucket]
+        with _system(f"capture of bucket {bucket}"):
+            self.sut.stage(self._round_truth(capture_round).inputs)
+            self.sut.prepare_capture(bucket)
+        recorder = self._instruments.capture_recorder(self.sut, bucket)
+        try:
+            with _system(f"capture of bucket {bucket}"):
+                graph, outputs = self.engine.capture(recorder.forward)
+        except CaptureError as error:
+            self._captures.append(
+                Capture(bucket, self._walk(), (), (), error=str(error), before_round=before_round)
+            )
+            raise SystemFailure(f"capture of bucket {bucket}: {error}") from error
+        self._graphs[bucket] = _Captured(graph, outputs)
+        walk = self._instruments.walk_captured(self.sut, bucket) if self.probes else 0
+        self._captures.append(recorder.result(walk, before_round))
+
+    def _walk(self) -> int:
+        return self._instruments.walk(self.sut) if self.probes else 0
+
+    def _disturb(self, index: int, round_: Round) -> bool:
+        """Do what the drill does between two replays; return whether the round's bucket was captured again."""
+        drill = self.case.drill
+        if drill is Drill.CHURN:
+            self._churn(index)
+        elif drill is Drill.OVERSIZE and index % DISTURB_EVERY == 1:
+            with _system("eager call"):
+                self.sut.eager(OVERSIZE_ROWS)
+        elif drill is Drill.RECAPTURE and index == len(self.program.rounds) // 2:
+            self._capture(round_.bucket, before_round=index)
+            return True
+        return False
+
+    def _churn(self, index: int) -> None:
+        """Allocate blocks of many sizes full of junk and free half of those kept from before."""
+        del self._churned[::2]
+        for block in range(CHURN_BLOCKS):
+            size = 1 << (block % 12 + 4)
+            junk = torch.full((size + index,), -(index + 7), dtype=torch.int32, device=self.engine.device)
+            self._churned.append(junk)
+        del self._churned[: max(0, len(self._churned) - 4 * CHURN_BLOCKS)]
+
+    def _round(self, index: int, round_: Round, recaptured: bool) -> RoundRecord:
+        truth = self._round_truth(round_)
+        self._ask_references(round_, truth)
+        in_graph = self.case.path is Path.SHARED_IN_GRAPH
+        audit = self.probes and index in self._audited()
+        refreshes: list[Refresh] = []
+        replay: Replay | None = None
+        skipped = ""
+        for salt in (0, 1) if audit else (index % 2,):
+            with _system(f"staging of round {round_.name}"):
+                self.sut.stage(truth.inputs)
+            if in_graph:
+                refresh, replay = self._in_graph(index, round_, truth, salt)
+            else:
+                refresh = self._refresh(round_, truth, salt)
+            refreshes.append(refresh)
+        if not in_graph:
+            left = next((cell for cell in refreshes[-1].cells if cell.poisoned), None)
+            if left is not None and not self.sut.tolerates_poison:
+                skipped = f"{left.name} of step {left.step} still holds the sentinel"
+            else:
+                replay = self._replay(index, round_, truth, in_graph=False)
+        with _system("routing evidence"):
+            self._route = self.sut.route()
+        return RoundRecord(index, round_.name, tuple(refreshes), replay, skipped, recaptured)
+
+    def _audited(self) -> set[int]:
+        """Rounds refreshed twice, under two sentinels: each bucket's first, and the last."""
+        names = [round_.bucket for round_ in self.program.rounds]
+        return {names.index(bucket) for bucket in set(names)} | {len(names) - 1}
+
+    def _ask_references(self, round_: Round, truth: RoundTruth) -> None:
+        """Ask the system for the right value of leaves that have no formula."""
+        for name in truth.fields.keys() - truth.expected.keys():
+            with _system(f"reference of {name}"):
+                value = self.sut.reference(name, truth.inputs)
+            if value is not None:
+                digest = self._instruments.keep(value.reshape(-1))
+                self._references[f"{round_.name}/{name}"] = digest
+
+    def _refresh(self, round_: Round, truth: RoundTruth, salt: int) -> Refresh:
+        """Poison, refresh under the ledger, snapshot."""
+        if not self.probes:
+            with _system(f"refresh of round {round_.name}"):
+                self.sut.refresh(round_.bucket)
+            self._synchronize()
+            return self._instruments.plain_refresh(self.sut, truth)
+        observer = self._instruments.refresh_observer(self.sut, truth, salt)
+        with _system(f"refresh of round {round_.name}"), observer.watching():
+            self.sut.refresh(round_.bucket)
+        self._synchronize()
+        return observer.result(self._walk())
+
+    def _in_graph(self, index: int, round_: Round, truth: RoundTruth, salt: int) -> tuple[Refresh, Replay]:
+        """Poison, launch the graph that refreshes and reads, snapshot both."""
+        if not self.probes:
+            replay = self._replay(index, round_, truth, in_graph=True)
+            return self._instruments.plain_refresh(self.sut, truth), replay
+        observer = self._instruments.refresh_observer(self.sut, truth, salt)
+        observer.poison()
+        replay = self._replay(index, round_, truth, in_graph=True)
+        return observer.result_in_graph(self._walk()), replay
+
+    def _replay(self, index: int, round_: Round, truth: RoundTruth, *, in_graph: bool) -> Replay:
+        if self.case.drill is Drill.DELAYED and self.probes and index + 1 < len(self.program.rounds):
+            return self._delayed_replay(round_, truth, self.program.rounds[index + 1])
+        return self._prompt_replay(round_, truth, in_graph=in_graph)
+
+    def _prompt_replay(self, round_: Round, truth: RoundTruth, *, in_graph: bool) -> Replay:
+        captured = self._graphs[round_.bucket]
+        observer = self._instruments.replay_observer(self.sut, truth, captured.outputs)
+        if self.probes:
+            observer.before(metadata=not in_graph)
+        freed: tuple[str, ...] = ()
+        with _system(f"replay of round {round_.name}"):
+            self.engine.launch(captured.graph)
+            try:
+                self.engine.synchronize()
+            except FreedStorageError as error:
+                freed = (str(error),)
+        return observer.result(self._walk(), freed=freed)
+
+    def _delayed_replay(self, round_: Round, truth: RoundTruth, following: Round) -> Replay:
+        """Hold the replay back while the next round is staged and refreshed, as a busy GPU would."""
+        captured = self._graphs[round_.bucket]
+        observer = self._instruments.replay_observer(self.sut, truth, captured.outputs)
+        freed: tuple[str, ...] = ()
+        inputs = self._round_truth(following).inputs
+        with _system(f"delayed replay of round {round_.name}"):
+            self.engine.launch(captured.graph, delayed=True)
+            with self.engine.ordering():
+                self.sut.stage(inputs)
+                self.sut.refresh(following.bucket)
+            try:
+                self.engine.synchronize()
+            except FreedStorageError as error:
+                freed = (str(error),)
+        return observer.result(self._walk(), freed=freed, delayed=True)
+
+    def _synchronize(self) -> None:
+        with _system("synchronize"):
+            self.engine.synchronize()
+
+
+@contextmanager
+def _system(what: str) -> Iterator[None]:
+    """Run code under test; any exception of it is the run's result, in one line.
+
+    Only errors that speak about the harness's own use (UsageError) or that the driver records itself
+    (CaptureError, FreedStorageError) pass through.
+    """
+    try:
+        yield
+    except (UsageError, SystemFailure, CaptureError, FreedStorageError):
+        raise
+    except Exception as error:  # the boundary to code under test: its exception is what we observe
+        lines = str(error).strip().splitlines() or [""]
+        raise SystemFailure(f"{what}: {type(error).__name__}: {lines[0]}") from error

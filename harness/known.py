@@ -1,0 +1,131 @@
+"""Known findings: faults of a released path, declared with their reason and their preconditions.
+
+A declared finding that shows is marked and does not fail the run; one whose preconditions held and
+that did not show fails it, as does anything beyond the declaration.
+"""
+
+from __future__ import annotations
+
+import tomllib
+from dataclasses import replace
+from pathlib import Path as FilePath
+
+import msgspec
+
+from harness.checks.subject import Subject
+from harness.errors import CaseError
+from harness.findings import CheckResult, Finding, Verdict
+from harness.truth import RoundTruth
+from harness.types import Mode, Path
+
+
+class KnownFinding(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """One declared fault."""
+
+    id: str
+    reason: str
+    sut: str
+    path: Path
+    fields: tuple[str, ...]
+    steps: tuple[int, ...]
+    """The steps that show it, those below the case's number of backends."""
+    checks: tuple[str, ...]
+    """Checks that may speak of it."""
+    mode: Mode = Mode.DECODE
+    min_steps: int = 0
+    """Precondition: S is at least this."""
+    fusion_in_force: bool | None = None
+    """Precondition: None where it does not matter."""
+    versions: tuple[str, ...] = ()
+    """Releases that have it; empty: every one."""
+
+    def covers(self, subject: Subject) -> bool:
+        """Whether this entry speaks about the case at all."""
+        case = subject.observation.case
+        version = subject.observation.facts.get("version", "")
+        return (
+            case.sut == self.sut
+            and case.path is self.path
+            and case.mode is self.mode
+            and case.variant.steps >= self.min_steps
+            and self.fusion_in_force in (None, case.fusion_in_force)
+            and (not self.versions or version in self.versions)
+        )
+
+    def expected_fields(self, truths: tuple[RoundTruth, ...]) -> tuple[str, ...]:
+        """Return the fields that have to show: defined (a plan: written) in a round after the first."""
+        return tuple(name for name in self.fields if any(truth.judged(name) for truth in truths))
+
+    def explains(self, finding: Finding, backends: int) -> bool:
+        """Whether a finding is this one, in exactly the declared field and steps."""
+        wanted = {step for step in self.steps if step < backends}
+        return (
+            finding.check in self.checks and finding.field in self.fields and set(finding.steps) == wanted
+        )
+
+
+class _KnownFile(msgspec.Struct, forbid_unknown_fields=True):
+    finding: tuple[KnownFinding, ...] = ()
+
+
+def load_known(path: FilePath) -> tuple[KnownFinding, ...]:
+    """Read the declared findings; a missing file declares none. Raises CaseError in one line."""
+    if not path.exists():
+        return ()
+    try:
+        return msgspec.convert(tomllib.loads(path.read_text()), _KnownFile).finding
+    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError, msgspec.ValidationError) as error:
+        raise CaseError(f"{path}: {error}; see docs/known-findings.md for the keys") from error
+
+
+def mark(
+    results: tuple[CheckResult, ...], subject: Subject, known: tuple[KnownFinding, ...]
+) -> tuple[CheckResult, ...]:
+    """Mark declared findings in the check results and add a finding for each declared one that is absent."""
+    entries = [entry for entry in known if entry.covers(subject)]
+    if not entries:
+        return results
+    backends = subject.observation.case.backends
+    marked = []
+    for result in results:
+        findings = tuple(_marked(finding, entries, backends) for finding in result.findings)
+        marked.append(replace(result, findings=findings, verdict=_verdict(result.verdict, findings)))
+    absent = tuple(_absent(entry, marked, subject) for entry in entries)
+    missing = tuple(finding for findings in absent for finding in findings)
+    if missing:
+        marked.append(CheckResult("known", Verdict.FAILED, missing, len(entries)))
+    else:
+        marked.append(CheckResult("known", Verdict.PASSED, (), len(entries)))
+    return tuple(marked)
+
+
+def _marked(finding: Finding, entries: list[KnownFinding], backends: int) -> Finding:
+    for entry in entries:
+        if entry.explains(finding, backends):
+            return replace(finding, known=entry.id)
+    return finding
+
+
+def _verdict(verdict: Verdict, findings: tuple[Finding, ...]) -> Verdict:
+    if not findings:
+        return verdict
+    return Verdict.KNOWN if all(finding.known for finding in findings) else Verdict.FAILED
+
+
+def _absent(entry: KnownFinding, results: list[CheckResult], subject: Subject) -> tuple[Finding, ...]:
+    seen = {f.field for result in results for f in result.findings if f.known == entry.id}
+    return tuple(
+        Finding(
+            check="known",
+            kind="absent",
+            case=subject.observation.case.id,
+            field=name,
+            bucket=0,
+            steps=entry.steps,
+            rounds=(),
+            message=f"known finding {entry.id}: {name} was right although its preconditions held",
+            hint="the fault was mended, or the harness no longer sees it: find out which, then edit the entry",
+        )
+        for name in entry.expected_fields(subject.truths)
+        if name not in seen
+    )

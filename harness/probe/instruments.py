@@ -1,0 +1,112 @@
+"""Everything that measures one run: walks, values, and an observer for each capture, refresh and replay."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+
+import torch
+
+from harness.case import Case
+from harness.fields import COUNTER
+from harness.observation import LeafFact, Refresh, Walk
+from harness.probe.leaves import leaf_tensors, walk_roots
+from harness.probe.ledger import Ledger
+from harness.probe.observers import CaptureObserver, RefreshObserver, ReplayObserver
+from harness.probe.regions import Regions
+from harness.probe.snapshot import Snapshot, Values, to_numpy
+from harness.sut.protocol import StepOutputs, Sut
+from harness.truth import RoundTruth
+
+
+class Spans:
+    """The span recorder that a system is built with; it hands spans to the ledger in force, if any."""
+
+    def __init__(self) -> None:
+        """Start without a ledger."""
+        self._ledger: Ledger | None = None
+
+    def __call__(self, name: str, step: int = -1) -> AbstractContextManager[None]:
+        """Name the block in the ledger in force."""
+        return nullcontext() if self._ledger is None else self._ledger.span(name, step)
+
+    @contextmanager
+    def recording(self, ledger: Ledger) -> Iterator[None]:
+        """Record writes and spans of the block in `ledger`."""
+        before, self._ledger = self._ledger, ledger
+        try:
+            with ledger:
+                yield
+        finally:
+            self._ledger = before
+
+
+class Instruments:
+    """The probes of one run."""
+
+    def __init__(self, case: Case, guard_page: int, spans: Spans) -> None:
+        """Measure a run of `case`; `guard_page` is the model page that no request ever uses."""
+        self.values = Values()
+        self.walks: list[Walk] = []
+        self.guard_page = guard_page
+        self.spans = spans
+        self._case = case
+        self._regions = Regions()
+        self._captured: dict[int, tuple[LeafFact, ...]] = {}
+
+    def walk(self, sut: Sut) -> int:
+        """Walk all leaves now; return the index of the walk (that of the last one if nothing changed)."""
+        captured = [leaf for leaves in self._captured.values() for leaf in leaves]
+        walk = walk_roots(sut.roots(), self._regions, captured)
+        if not self.walks or self.walks[-1] != walk:
+            self.walks.append(walk)
+        return len(self.walks) - 1
+
+    def walk_captured(self, sut: Sut, bucket: int) -> int:
+        """Walk after a capture and remember which leaves of the bucket its graph has baked in."""
+        self._captured.pop(bucket, None)
+        index = self.walk(sut)
+        self._captured[bucket] = tuple(leaf for leaf in self.walks[index].leaves if leaf.bucket in (0, bucket))
+        return index
+
+    def keep(self, tensor: torch.Tensor) -> str:
+        """Keep a value and return its digest."""
+        return self.values.add(to_numpy(tensor))
+
+    def plain_refresh(self, sut: Sut, truth: RoundTruth) -> Refresh:
+        """Read the leaves after a refresh that nothing else was measured of."""
+        snapshot = Snapshot(truth, self.values)
+        cells = [
+            cell
+            for step, leaves in enumerate(bucket_leaves(sut, truth.dims.bucket))
+            for name, tensor in leaves.items()
+            if (cell := snapshot.cell(step, name, tensor)) is not None
+        ]
+        return Refresh((), (), (), (), tuple(cells), 0)
+
+    def capture_observer(self, sut: Sut, bucket: int) -> CaptureObserver:
+        """Return what watches one capture of `bucket`."""
+        return CaptureObserver(sut, bucket, self.spans.recording)
+
+    def refresh_observer(self, sut: Sut, truth: RoundTruth, salt: int) -> RefreshObserver:
+        """Return what watches one refresh of the round of `truth`, poisoned with the sentinels of `salt`."""
+        return RefreshObserver(sut, truth, salt, self.guard_page, self.values, self.spans.recording)
+
+    def replay_observer(self, sut: Sut, truth: RoundTruth, outputs: tuple[StepOutputs, ...]) -> ReplayObserver:
+        """Return what watches one replay of the round of `truth`."""
+        return ReplayObserver(sut, truth, outputs, self.values)
+
+
+def bucket_leaves(sut: Sut, bucket: int) -> tuple[Mapping[str, torch.Tensor], ...]:
+    """Return each step's leaves of one bucket as they hang now."""
+    return tuple(leaf_tensors(root.metadata.get(bucket)) for root in sut.roots())
+
+
+def counters(sut: Sut) -> dict[int, torch.Tensor]:
+    """Return each step's KV counter, for steps that have one."""
+    found = {}
+    for step, root in enumerate(sut.roots()):
+        counter = root.state.get(COUNTER)
+        if isinstance(counter, torch.Tensor):
+            found[step] = counter
+    return found

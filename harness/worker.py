@@ -1,0 +1,119 @@
+"""One process's share of a run: an engine, the caches, and the steps from a case to its result."""
+
+from __future__ import annotations
+
+import gc
+import time
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path as FilePath
+
+import msgspec
+
+from harness.archive import ORDINARY, load_observation, save_observation
+from harness.case import Case
+from harness.checks.subject import Subject
+from harness.driver import drive
+from harness.engine.protocol import Engine
+from harness.findings import CaseResult
+from harness.golden.store import GoldenStore
+from harness.judge import judge
+from harness.known import load_known
+from harness.observation import Observation
+from harness.rounds import OWN_ORDER, Program, program
+from harness.runner import RunOptions, factory_of, observation_name
+from harness.truth import Truth
+from harness.types import Drill, EngineKind, Path
+
+KNOWN_FILE = "known_findings.toml"
+
+
+class Worker:
+    """Drives and judges cases, one after the other."""
+
+    def __init__(self, options: RunOptions) -> None:
+        """Make the engine. Raises UsageError where the device is missing."""
+        self._options = options
+        self._factory = factory_of(options)
+        self._engine = make_engine(options.engine)
+        self._truth = Truth(rounds=256 if options.engine is EngineKind.TAPE else 48)
+        self._known = load_known(options.cases_dir / KNOWN_FILE)
+        self._goldens = GoldenStore(options.golden_dir)
+
+    def run(self, group: tuple[Case, ...]) -> Iterator[CaseResult]:
+        """Run cases that share a reference; the reference is driven when the first case needs it."""
+        ordinary: Observation | None = None
+        for case in group:
+            start = time.perf_counter()
+            rounds = program(case)
+            observation = drive(case, rounds, self._truth, self._factory, self._engine)
+            if not is_reference(case) and ordinary is None:
+                ordinary = self._ordinary(case, rounds)
+            reference = None if is_reference(case) else ordinary
+            yield self._judge(observation, reference, start)
+        gc.collect()  # graphs and buffers of this group, which reference cycles may keep
+
+    def observe(self, case: Case) -> tuple[Observation, Observation | None]:
+        """Drive one case and its reference, and judge nothing."""
+        rounds = program(case)
+        observation = drive(case, rounds, self._truth, self._factory, self._engine)
+        return observation, None if is_reference(case) else self._ordinary(case, rounds)
+
+    def _ordinary(self, case: Case, rounds: Program) -> Observation:
+        return drive(ordinary_of(case), rounds, self._truth, self._factory, self._engine, probes=False)
+
+    def _judge(self, observation: Observation, ordinary: Observation | None, start: float) -> CaseResult:
+        options, case = self._options, observation.case
+        if options.save is not None:
+            name = ""
+            if ordinary is not None:
+                name = ORDINARY + observation_name(case)
+                save_observation(options.save, name, ordinary)
+            save_observation(options.save, observation_name(case), observation, name)
+        checked = options.golden == "check"
+        golden = self._goldens.find(case.model.name, case.engine) if checked else None
+        subject = Subject.of(observation, self._truth, ordinary, golden, golden_checked=checked)
+        result = judge(subject, self._known)
+        return replace(result, seconds=time.perf_counter() - start)
+
+
+def judge_file(file: FilePath, options: RunOptions) -> CaseResult:
+    """Judge one saved observation again, with the reference that was saved beside it."""
+    start = time.perf_counter()
+    observation, name = load_observation(file)
+    ordinary = load_observation(file.with_name(f"{name}.json"))[0] if name else None
+    checked = options.golden == "check"
+    case = observation.case
+    golden = GoldenStore(options.golden_dir).find(case.model.name, case.engine) if checked else None
+    subject = Subject.of(observation, Truth(), ordinary, golden, golden_checked=checked)
+    result = judge(subject, load_known(options.cases_dir / KNOWN_FILE))
+    return replace(result, seconds=time.perf_counter() - start)
+
+
+def make_engine(kind: EngineKind) -> Engine:
+    """Return the engine of that kind. Raises UsageError where its device is missing."""
+    if kind is EngineKind.CUDA_GRAPH:
+        from harness.engine.cuda_graph import CudaGraphEngine
+
+        return CudaGraphEngine()
+    from harness.engine.tape import TapeEngine
+
+    return TapeEngine()
+
+
+def ordinary_of(case: Case) -> Case:
+    """Return the reference of a case: the ordinary path, fusion off, undisturbed, over the same rounds.
+
+    For the embedded system that is the independent path; for a released package its own single-backend
+    refresh (S = 2), which no multi-step path's fault can touch.
+    """
+    drill = case.drill if case.drill in OWN_ORDER else Drill.PLAIN
+    if case.sut == "embedded":
+        return replace(case, path=Path.INDEPENDENT, fusion=False, drill=drill)
+    variant = msgspec.structs.replace(case.variant, steps=2)
+    return replace(case, path=Path.RELEASED, fusion=False, drill=drill, variant=variant)
+
+
+def is_reference(case: Case) -> bool:
+    """Whether a case is its own ordinary reference."""
+    return case == ordinary_of(case)
