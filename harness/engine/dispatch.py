@@ -96,9 +96,7 @@ def argument(
     return default
 
 
-def written_tensors(
-    traits: Traits, args: Sequence[Any], kwargs: Mapping[str, Any]
-) -> Iterator[torch.Tensor]:
+def written_tensors(traits: Traits, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Iterator[torch.Tensor]:
     """Yield the tensors of a call whose elements it writes, lists of them flattened."""
     for position, name in traits.written:
         yield from tensors_in(args[position] if position < len(args) else kwargs.get(name))
@@ -116,7 +114,7 @@ def tensors_in(value: Any) -> Iterator[torch.Tensor]:
             yield from tensors_in(item)
 
 
-class OperationMode(TorchDispatchMode):
+class OperationMode(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """A dispatch mode that sees plain operations only: compositions are taken apart first.
 
     Outside inference mode the dispatcher does so itself; inside, `reshape` or `matmul` arrives whole
