@@ -23,6 +23,7 @@ class _Count:
     """What a progress line says."""
 
     total: int
+    """0 where it is not known."""
     done: int = 0
     findings: int = 0
     elements: int = 0
@@ -36,7 +37,8 @@ class _Count:
 
     def __str__(self) -> str:
         noun = "finding" if self.findings == 1 else "findings"
-        return f"{self.done} of {self.total} cases, {self.findings} unexpected {noun}"
+        of = f" of {self.total}" if self.total else ""
+        return f"{self.done}{of} cases, {self.findings} unexpected {noun}"
 
 
 def follow(
@@ -47,8 +49,8 @@ def follow(
 ) -> list[CaseResult]:
     """Collect results as they finish and show how far the run is.
 
-    console: where progress goes (stderr). clock: seconds, monotonic. Raises Interrupted on Ctrl-C,
-    after closing `results` so that workers end.
+    total: cases to come, 0 where unknown. console: where progress goes (stderr). clock: seconds,
+    monotonic. Raises Interrupted on Ctrl-C, after closing `results` so that workers end.
     """
     count = _Count(total)
     try:
@@ -67,7 +69,7 @@ def follow(
 def _bar(results: Iterable[CaseResult], count: _Count, console: Console) -> None:
     columns = (BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(), TextColumn("{task.description}"))
     with Progress(*columns, console=console, transient=True) as progress:
-        task = progress.add_task("starting", total=count.total)
+        task = progress.add_task("starting", total=count.total or None)
         for result in results:
             count.add(result)
             progress.update(task, completed=count.done, description=_tail(count))
@@ -85,6 +87,6 @@ def _lines(
     for result in results:
         count.add(result)
         now = clock()
-        if now - said >= SECONDS_BETWEEN_LINES and count.done < count.total:
+        if now - said >= SECONDS_BETWEEN_LINES and count.done != count.total:
             said = now
             console.print(f"{count}, {now - start:.0f} s", highlight=False, markup=False)

@@ -26,6 +26,8 @@ CASES_NAMED = 3
 ROUNDS_NAMED = 6
 """Rounds of a finding that are named; the rest are counted."""
 
+_UNITS = ("B", "KiB", "MiB", "GiB", "TiB")
+
 
 def make_console(*, stderr: bool = False) -> Console:
     """Return a console: colour on a terminal only, never with NO_COLOR, and a usable width in logs."""
@@ -217,12 +219,7 @@ def _figure(value: float) -> str:
 
 
 def _bytes(number: int) -> str:
-    if number < 1024:
-        return f"{number} B"
-    value = float(number)
-    unit = ""
-    for unit in ("KiB", "MiB", "GiB"):
-        value /= 1024
-        if value < 1000:
-            break
-    return f"{value:.0f} {unit}" if value >= 100 else f"{value:.3g} {unit}"
+    value, unit = float(number), 0
+    while value >= 1000 and unit < len(_UNITS) - 1:
+        value, unit = value / 1024, unit + 1
+    return f"{value:.0f} {_UNITS[unit]}" if value >= 100 else f"{value:.3g} {_UNITS[unit]}"

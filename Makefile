@@ -1,0 +1,43 @@
+# make verify          the CPU matrix on the embedded system (installs first)
+# make test            lint, types and all tests; GPU tests are skipped with the reason
+# make sglang-site     the released SGLang's metadata code from PyPI, for --sut sglang
+# make lint | bench    ruff and mypy | figures of the harness itself
+# make clean           remove .venv and caches
+
+PYTHON ?= python3
+SGLANG_VERSION ?= 0.5.23
+WORKERS ?= 2
+
+BIN := .venv/bin
+INSTALLED := .venv/.installed
+
+.DEFAULT_GOAL := verify
+.PHONY: verify test lint bench sglang-site install clean
+
+verify: $(INSTALLED)
+	$(BIN)/replay-harness verify
+
+test: lint
+	$(BIN)/python -m pytest -n $(WORKERS)
+
+lint: $(INSTALLED)
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy --strict harness tests conftest.py
+
+bench: $(INSTALLED)
+	$(BIN)/replay-harness bench cpu
+
+sglang-site: $(INSTALLED)
+	$(BIN)/python -m harness.sut.sglang.site --version $(SGLANG_VERSION)
+
+install: $(INSTALLED)
+
+# Installed once; again when a dependency or a pin changes.
+$(INSTALLED): pyproject.toml constraints.txt
+	$(PYTHON) -m venv .venv
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[dev,sglang]' -c constraints.txt
+	touch $@
+
+clean:
+	rm -rf .venv .mypy_cache .pytest_cache .ruff_cache .hypothesis

@@ -1,0 +1,221 @@
+"""The pytest plugin: options, the header, and cases as test parameters. Loads in any project, without torch.
+
+A test that asks for the fixture `harness_case` is run once per planned case; `run_harness_case`
+runs one. Every option has an ini twin; the command line wins over the ini file. The spellings
+without `harness-` are for this project's own checkout (`conftest.py`): another project may have a
+`--model` of its own.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+import pytest
+
+from harness.errors import UsageError
+from harness.types import EngineKind, Path
+
+if TYPE_CHECKING:
+    from harness.case import Case
+    from harness.findings import CaseResult
+    from harness.runner import RunOptions
+
+GROUP = "replay harness"
+UPDATES = ("new", "changed", "all")
+
+
+@dataclass(frozen=True)
+class HarnessOptions:
+    """What the options and their ini twins ask for."""
+
+    sut: str
+    engine: EngineKind
+    models: tuple[str, ...]
+    """Names to select; empty for all."""
+    paths: tuple[Path, ...]
+    """Refresh paths to select; empty for all."""
+    golden_update: str
+    """One of `UPDATES`, or empty."""
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """Register the options and their ini twins."""
+    add_options(parser, "--harness-")
+    group = parser.getgroup(GROUP)
+    group.addoption(
+        "--golden-update",
+        dest="harness_golden_update",
+        choices=UPDATES,
+        help="write goldens that are missing (new), differ (changed), or both (all); "
+        "never in CI or under several workers; ini: harness_golden_update",
+    )
+    parser.addini("harness_sut", "system under test (default: embedded)", default="embedded")
+    parser.addini(
+        "harness_engine", "what captures and replays (default: tape)", default=EngineKind.TAPE.value
+    )
+    parser.addini("harness_model", "models to select (default: all)", type="args", default=[])
+    parser.addini("harness_path", "refresh paths to select (default: all)", type="args", default=[])
+    parser.addini("harness_golden_update", "goldens to write: new, changed or all", default="")
+
+
+def add_options(parser: pytest.Parser, prefix: str) -> None:
+    """Register the selecting options as `prefix` + sut, engine, model, path.
+
+    prefix: `--harness-` here; a project that has no such options itself may add `--` in a conftest.
+    """
+    group = parser.getgroup(GROUP)
+    add = group.addoption
+    add(f"{prefix}sut", dest="harness_sut", metavar="NAME", help="system under test; ini: harness_sut")
+    add(
+        f"{prefix}engine",
+        dest="harness_engine",
+        choices=[kind.value for kind in EngineKind],
+        help="what captures and replays; ini: harness_engine",
+    )
+    add(
+        f"{prefix}model",
+        dest="harness_model",
+        action="append",
+        metavar="NAME",
+        help="select a model, may be repeated; ini: harness_model",
+    )
+    add(
+        f"{prefix}path",
+        dest="harness_path",
+        action="append",
+        choices=[path.value for path in Path],
+        help="select a refresh path, may be repeated; ini: harness_path",
+    )
+
+
+def read_options(config: pytest.Config) -> HarnessOptions:
+    """Return what is asked for: the command line first, then the ini file, then defaults.
+
+    Raises pytest.UsageError for an ini value outside its vocabulary.
+    """
+    try:
+        return HarnessOptions(
+            sut=str(_setting(config, "harness_sut")),
+            engine=EngineKind(_setting(config, "harness_engine")),
+            models=tuple(_setting(config, "harness_model")),
+            paths=tuple(Path(path) for path in _setting(config, "harness_path")),
+            golden_update=_golden_update(config),
+        )
+    except ValueError as error:
+        raise pytest.UsageError(f"ini file: {error}; see `pytest --help`, group '{GROUP}'") from error
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Refuse what cannot be done before anything runs."""
+    options = read_options(config)
+    if options.golden_update:
+        if os.environ.get("CI", "").lower() not in ("", "0", "false"):
+            raise pytest.UsageError(
+                "--golden-update: refused in CI; goldens are updated and reviewed by hand"
+            )
+        if config.getoption("dist", "no") != "no" or hasattr(config, "workerinput"):
+            raise pytest.UsageError("--golden-update: refused with xdist workers; run it without -n")
+    if options.engine is EngineKind.CUDA_GRAPH and not hasattr(config, "workerinput"):
+        config.pluginmanager.register(_GpuEvidence(), "replay_harness_gpu_evidence")
+
+
+def pytest_report_header(config: pytest.Config) -> str:
+    """Say what is verified."""
+    options = read_options(config)
+    models = " ".join(options.models) or "all"
+    paths = " ".join(options.paths) or "all"
+    update = f", golden update {options.golden_update}" if options.golden_update else ""
+    return f"{GROUP}: sut {options.sut}, engine {options.engine}, models {models}, paths {paths}{update}"
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    """Parametrise tests that ask for `harness_case` over the planned cases."""
+    if "harness_case" not in metafunc.fixturenames:
+        return
+    from harness import session
+
+    try:
+        options = run_options(metafunc.config)
+        (plan,) = session.plans([options])
+    except UsageError as error:
+        raise pytest.Collector.CollectError(str(error)) from error
+    marks = [pytest.mark.gpu] if options.engine is EngineKind.CUDA_GRAPH else []
+    cases = [pytest.param(case, id=case.id, marks=marks) for case in plan.cases]
+    metafunc.parametrize("harness_case", cases, scope="session")
+
+
+def run_options(config: pytest.Config) -> RunOptions:
+    """Return the runner's options for this pytest run; raises UsageError where there are no case files."""
+    from harness import locate
+    from harness.matrix import Selection
+    from harness.runner import RunOptions
+
+    options = read_options(config)
+    cases = locate.cases_dir(None, config.rootpath)
+    return RunOptions(
+        cases_dir=cases,
+        golden_dir=locate.golden_dir(None, cases),
+        sut=options.sut,
+        engine=options.engine,
+        jobs=1,
+        selection=Selection(models=options.models, paths=options.paths),
+    )
+
+
+@pytest.fixture(scope="session")
+def harness_options(request: pytest.FixtureRequest) -> RunOptions:
+    """Options of the runner, as the command line and the ini file ask."""
+    return run_options(request.config)
+
+
+@pytest.fixture(scope="session")
+def run_harness_case(harness_options: RunOptions) -> Callable[[Case], CaseResult]:
+    """Run one case in this process and judge it; skips the test where the case cannot run here."""
+    from harness import runner
+    from harness.matrix import Plan
+
+    def run(case: Case) -> CaseResult:
+        (result,) = runner.run(replace(harness_options, jobs=1), Plan(cases=(case,)))
+        if result.skipped:
+            pytest.skip(result.skipped)
+        return result
+
+    return run
+
+
+class _GpuEvidence:
+    """Fails a session that asked for CUDA graphs and ran no GPU test: silence is not a pass."""
+
+    def __init__(self) -> None:
+        self.ran = 0
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        if report.when == "call" and not report.skipped and "gpu" in report.keywords:
+            self.ran += 1
+
+    def pytest_sessionfinish(self, session: pytest.Session, exitstatus: int) -> None:
+        quiet = (pytest.ExitCode.OK, pytest.ExitCode.NO_TESTS_COLLECTED)
+        if not self.ran and exitstatus in quiet and not session.config.getoption("collectonly"):
+            session.exitstatus = pytest.ExitCode.TESTS_FAILED
+
+    def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
+        if not self.ran and not terminalreporter.config.getoption("collectonly"):
+            terminalreporter.write_line(
+                "ERROR: engine cuda_graph was asked for and no test with the mark `gpu` ran", red=True
+            )
+
+
+def _setting(config: pytest.Config, name: str) -> list[str] | str:
+    given: list[str] | str | None = config.getoption(name)
+    found: list[str] | str = config.getini(name) if given is None else given
+    return found
+
+
+def _golden_update(config: pytest.Config) -> str:
+    update = str(_setting(config, "harness_golden_update"))
+    if update and update not in UPDATES:
+        raise ValueError(f"harness_golden_update = {update!r} is none of {', '.join(UPDATES)}")
+    return update

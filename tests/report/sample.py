@@ -1,0 +1,53 @@
+"""Hand-made results: two paths of one model, one of them with a known and an unexpected finding."""
+
+from harness.findings import CaseResult, CheckResult, Difference, Finding, Verdict
+
+STALE = "freshness"
+
+
+def finding(case: str, *, steps: tuple[int, ...] = (0, 1, 2), known: str = "", **changes: object) -> Finding:
+    values: dict[str, object] = {
+        "check": STALE,
+        "kind": "stale",
+        "case": case,
+        "field": "paged_mqa_schedule_metadata",
+        "bucket": 4,
+        "steps": steps,
+        "rounds": ("b4.03", "b4.05"),
+        "message": "step 0 keeps the schedule of an earlier round [see row 7].",
+        "hint": "derive the schedule again after the copy",
+        "elements": 12,
+        "first": Difference(7, 1, "3", "2", "the value of round b4.02"),
+        "known": known,
+    }
+    return Finding(**{**values, **changes})  # type: ignore[arg-type]
+
+
+def result(
+    case: str,
+    *findings: Finding,
+    path: str = "shared",
+    steps: str = "5",
+    skipped: str = "",
+    seconds: float = 0.25,
+    sut: str = "embedded",
+) -> CaseResult:
+    unexpected = any(not found.known for found in findings)
+    failed = Verdict.FAILED if unexpected else Verdict.KNOWN
+    checks = (
+        CheckResult("aliasing", Verdict.PASSED, (), 40),
+        CheckResult(STALE, failed if findings else Verdict.PASSED, findings, 1000),
+        CheckResult("ordering", Verdict.NOT_APPLICABLE, (), 0, "no delayed reader in this drill"),
+    )
+    return CaseResult(
+        case=case,
+        axes={"sut": sut, "engine": "tape", "model": "tiny", "fusion": "on", "path": path, "steps": steps},
+        checks=() if skipped else checks,
+        replays=0 if skipped else 8,
+        refreshes=0 if skipped else 10,
+        fused_copies=0.0 if path == "shared" else 4.0,
+        bytes_owned=1_048_576,
+        seconds=seconds,
+        facts={"device": "cpu"},
+        skipped=skipped,
+    )

@@ -1,0 +1,136 @@
+import io
+
+import pytest
+from rich.console import Console
+
+from harness.findings import CaseResult
+from harness.report import terminal
+from harness.report.tally import Coverage, tally
+from tests.report.sample import finding, result
+
+COVERAGE = Coverage(5, {"sharing needs S >= 3": 7, "plans need P > 1": 2}, {"no GPU": 1})
+
+
+def rendered(*results: CaseResult, width: int = 132, force_terminal: bool | None = None) -> str:
+    out = io.StringIO()
+    screen = Console(
+        file=out, width=width, highlight=False, emoji=False, markup=False, force_terminal=force_terminal
+    )
+    terminal.render(screen, results, COVERAGE, 2.0)
+    return out.getvalue()
+
+
+def test_the_table_has_one_line_per_path_with_all_figures() -> None:
+    text = rendered(result("a"), result("b", path="sibling_copy", steps="6"))
+    (shared,) = [line for line in text.splitlines() if " shared " in line]
+    assert shared.split() == [
+        "tiny",
+        "on",
+        "shared",
+        "5",
+        "1",
+        "8",
+        "1.25",
+        "0",
+        "1",
+        "MiB",
+        "2",
+        "1,040",
+        "passed",
+    ]
+    (sibling,) = [line for line in text.splitlines() if " sibling_copy " in line]
+    assert sibling.split()[3] == "6"
+
+
+def test_the_system_is_a_column_only_where_there_are_several() -> None:
+    assert "system" not in rendered(result("a"))
+    assert "system" in rendered(result("a"), result("a", sut="sglang"))
+
+
+def test_what_was_not_run_is_counted_with_reasons() -> None:
+    lines = [" ".join(line.split()) for line in rendered(result("a")).splitlines()]
+    for line in (
+        "planned 5 cases",
+        "run 1 cases",
+        "not applicable 9 cases",
+        "7 sharing needs S >= 3",
+        "2 plans need P > 1",
+        "skipped 1 cases",
+        "1 no GPU",
+        "checks 1 not applicable (no subject in their case)",
+    ):
+        assert line in lines
+
+
+def test_a_finding_says_what_where_and_how_to_run_it_again() -> None:
+    text = rendered(*(result(name, finding(name)) for name in "abcdef"))
+    assert "6 unexpected findings of 1 cause" in text
+    assert "1. freshness: stale, paged_mqa_schedule_metadata, steps 0, 1, 2, path shared (6 cases)" in text
+    for line in (
+        "step 0 keeps the schedule of an earlier round [see row 7].",
+        "where    round b4.03, bucket 4, row 7, column 1",
+        "expected 3",
+        "got      2   (the value of round b4.02)",
+        "extent   12 elements differ in the first round",
+        "rounds   b4.03, b4.05",
+        "hint     derive the schedule again after the copy",
+        "also in  b, c, d and 2 more",
+        "again    replay-harness verify --case a",
+    ):
+        assert line in text
+
+
+def test_known_findings_take_one_line_each_and_do_not_fail() -> None:
+    results = [
+        result("a", finding("a", known="K1")),
+        result("b", finding("b", known="K1", field="topk_v2_plan")),
+    ]
+    text = rendered(*results)
+    fields = "paged_mqa_schedule_metadata, topk_v2_plan"
+    assert f"  K1: {fields} at steps 0, 1, 2; 2 findings in 2 cases" in text
+    assert "unexpected finding" not in text
+    assert text.splitlines()[-1].startswith("OK: nothing unexpected, 2 known findings; 2 cases")
+
+
+def test_the_last_line_is_the_verdict_with_what_was_looked_at() -> None:
+    assert str(terminal.verdict_line(tally([result("a")], 2.0))) == (
+        "OK: nothing unexpected; 1 case, 8 replays, 2 checks, 1,040 elements compared in 2.0 s"
+    )
+    assert rendered(result("a", finding("a"))).splitlines()[-1].startswith("FAILED: 1 unexpected finding;")
+
+
+@pytest.mark.parametrize("width", [40, 80, 132])
+def test_no_line_is_wider_than_the_terminal(width: int) -> None:
+    text = rendered(
+        result("tiny/multi_destination_copy/" + "x" * 60, finding("a"), path="multi_destination_copy"),
+        width=width,
+    )
+    assert max(map(len, text.splitlines())) <= width
+
+
+def test_colour_on_a_terminal_only(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("NO_COLOR", raising=False)
+    monkeypatch.setenv("TERM", "xterm-256color")
+    assert "\x1b[" in rendered(result("a"), force_terminal=True)
+    assert "\x1b[" not in rendered(result("a"))
+
+
+def test_no_color_wins_over_a_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("NO_COLOR", "1")
+    monkeypatch.setenv("TERM", "xterm-256color")
+    text = rendered(result("a"), force_terminal=True)
+    assert not any(f"\x1b[{code}m" in text for code in (31, 32, 33, "1;31"))
+
+
+def test_output_to_a_file_has_room_for_the_table(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("COLUMNS", raising=False)
+    monkeypatch.delenv("FORCE_COLOR", raising=False)
+    assert terminal.make_console().width == terminal.WIDTH_OF_LOGS
+    monkeypatch.setenv("COLUMNS", "90")
+    assert terminal.make_console().width == 90
+
+
+def test_a_finding_as_plain_lines_for_a_pytest_failure() -> None:
+    lines = terminal.describe(finding("a")).splitlines()
+    assert lines[0] == "step 0 keeps the schedule of an earlier round [see row 7]."
+    assert "  expected  3" in lines
