@@ -1,0 +1,129 @@
+"""The oracle against second, slower readings of the specification, and against figures of its own."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from harness.case import PlanRule
+from harness.fields import Dims, canonical, fields_for
+from harness.oracle import expected, offsets, plan_threshold, schedule, sparse_lengths, topk_plan
+from harness.rounds import Inputs
+from harness.types import Mode
+from tests.helpers import make_dims, make_inputs
+
+LENGTHS = st.lists(st.integers(0, 5000), min_size=1, max_size=40)
+
+
+def dealt(lengths: list[int], workers: int) -> list[tuple[int, int]]:
+    """Deal the segments one by one: what each worker's first segment is, and where the list ends."""
+    segments = [(row, part) for row, length in enumerate(lengths) for part in range(-(-length // 256))]
+    each, rest = divmod(len(segments), workers)
+    starts, position = [], 0
+    for worker in range(workers):
+        starts.append(segments[position] if position < len(segments) else (len(lengths), 0))
+        position += each + (1 if worker >= workers - rest else 0)
+    return [*starts, (len(lengths), 0)]
+
+
+@given(LENGTHS, st.integers(1, 24))
+def test_schedule_equals_dealing_segments_one_by_one(lengths: list[int], workers: int) -> None:
+    got = schedule(np.array(lengths, np.int64), workers)
+    assert [tuple(row) for row in got.tolist()] == dealt(lengths, workers)
+
+
+def test_schedule_changes_when_one_row_crosses_a_segment() -> None:
+    before = schedule(np.array([256, 256]), 4)
+    after = schedule(np.array([257, 256]), 4)
+    assert not np.array_equal(before, after)
+    assert before.tolist() == [[0, 0], [0, 0], [0, 0], [1, 0], [2, 0]]
+
+
+@given(LENGTHS)
+def test_plan_lists_exactly_the_rows_above_its_threshold(lengths: list[int]) -> None:
+    rule = PlanRule(candidates=((100, 1), (1000, 3), (2000, 6)), min_rows=1, max_rows=99)
+    values = np.array(lengths, np.int64)
+    plan = topk_plan(values, rule)
+    threshold, count = plan[0].tolist()
+    assert threshold == plan_threshold(values, rule)
+    assert {tuple(row) for row in plan[1 : count + 1].tolist()} == {
+        (row, length) for row, length in enumerate(lengths) if length > threshold
+    }
+    fitting = [t for t, most in rule.candidates if sum(x > t for x in lengths) <= most]
+    assert threshold == (fitting[0] if fitting else 2000)
+
+
+@given(st.integers(0, 100_000), st.sampled_from([1, 2, 4, 8]), st.sampled_from([64, 512, 2048]))
+def test_sparse_length_counts_whole_pools_and_the_tail(length: int, pool: int, topk: int) -> None:
+    got = int(sparse_lengths(np.array([length]), pool, topk)[0])
+    pools = min(length // pool, topk // pool)
+    assert got == (min(length, topk) if pool == 1 else pools * pool + length % pool)
+
+
+@pytest.mark.parametrize(
+    ("length", "pooled"), [(1023, 255), (1024, 256), (1028, 257), (3, 0), (4, 1)]
+)
+def test_pooled_lengths_round_down(length: int, pooled: int) -> None:
+    dims = make_dims(bucket=1, width=2048)
+    values = expected(dims, make_inputs(dims, [length]))
+    assert values["pooled_cache_seqlens_int32"].tolist() == [pooled]
+
+
+def test_offsets_start_at_zero() -> None:
+    assert offsets(np.array([3, 4, 5])).tolist() == [0, 3, 7, 12]
+
+
+def naive_decode(dims: Dims, inputs: Inputs) -> dict[str, list[object]]:
+    """Read the decode column of the table of fields element by element."""
+    table, pool = inputs.table, dims.pool
+    real, loc = [], []
+    for length, request in zip(inputs.lengths, inputs.requests, strict=True):
+        row = [int(table[request, k * 64]) // 64 for k in range(dims.width // 64)]
+        real.append(row)
+        pool_id = (int(length) - 1) // pool
+        loc.append([row[pool_id // 64 * pool] // pool * 64 + pool_id % 64])
+    return {
+        "real_page_table": real,
+        "pooled_real_page_table": [[row[k * pool] // pool for k in range(len(row) // pool)] for row in real],
+        "kpool_write_plan.write_loc": loc,
+        "kpool_write_plan.tail_logical_start": [(int(x) - 1) // pool * pool for x in inputs.lengths],
+    }
+
+
+@given(st.lists(st.integers(1, 1023), min_size=4, max_size=4), st.integers(0, 5))
+def test_decode_tables_and_write_plan_element_by_element(lengths: list[int], seed: int) -> None:
+    dims = make_dims()
+    inputs = make_inputs(dims, lengths, [3, 1, 4, 2], seed)
+    got = expected(dims, inputs)
+    for name, value in naive_decode(dims, inputs).items():
+        assert got[name].tolist() == value, name
+
+
+def test_verify_and_extend_rows() -> None:
+    verify = make_dims(Mode.TARGET_VERIFY, bucket=2, draft_tokens=3)
+    values = expected(verify, make_inputs(verify, [10, 70]))
+    assert values["cache_seqlens_int32"].tolist() == [13, 73]
+    assert values["dsa_seqlens_expanded"].tolist() == [11, 12, 13, 71, 72, 73]
+    assert values["kpool_write_plan.write_start"].tolist() == [10, 70]
+    assert "pooled_cache_seqlens_int32" not in values
+    extend = make_dims(Mode.DRAFT_EXTEND, pool=1, bucket=2, draft_tokens=6)
+    padded = expected(extend, make_inputs(extend, [1, 70]))
+    # A padded row of length 1 sees nothing in its first rows: never a negative length.
+    assert padded["dsa_seqlens_expanded"].tolist() == [0, 0, 0, 0, 0, 1, 65, 66, 67, 68, 69, 70]
+    assert padded["cache_seqlens_int32"].tolist() == [1, 70]
+
+
+@pytest.mark.parametrize("mode", list(Mode))
+@pytest.mark.parametrize("pool", [1, 4])
+def test_every_field_has_its_dtype_and_shape(mode: Mode, pool: int) -> None:
+    dims = make_dims(mode, pool)
+    inputs = make_inputs(dims, [9, 70, 333, 1000])
+    values = expected(dims, inputs)
+    fields = fields_for(dims)
+    assert values.keys() == fields.keys()
+    for name, value in values.items():
+        assert str(value.dtype) == fields[name].dtype
+        assert value.shape == fields[name].shape(dims)
+        assert canonical(fields[name], dims, inputs, value).ndim == 1
