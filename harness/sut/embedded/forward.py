@@ -1,0 +1,285 @@
+"""One draft step's forward: indexer, top-k, mapping through the wide table, sparse attention, draft token.
+
+Every id, length, row and location that comes from metadata is bounded before it is used: a wrong one
+becomes data (`out_of_range` counts it, a guard page stands in), never a crash. Metadata is only read.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+
+from harness.case import PHYSICAL_PAGE
+from harness.fields import Dims
+from harness.sut.embedded.counter import HEADS
+from harness.sut.embedded.metadata import DSAMetadata, KPoolWritePlan, named_leaves, present
+from harness.sut.embedded.planners import SEGMENT
+from harness.sut.embedded.pooling import PoolWriter
+from harness.sut.embedded.weights import (
+    INDEX_DIM,
+    INDEX_HEADS,
+    LATENT,
+    VOCABULARY,
+    Caches,
+    Weights,
+)
+from harness.sut.protocol import StepOutputs
+from harness.types import Mode
+
+RANK = 1 << 20
+"""Positions that fit below a score in a composite key; more than any width."""
+CHUNK_ELEMENTS = 1 << 25
+"""Most gathered key elements at a time: 128 MiB as float32."""
+QUERY_PARTS = [INDEX_DIM * INDEX_HEADS, HEADS * LATENT, VOCABULARY]
+CHECKSUM = 2_147_483_629
+"""A prime; the checksum of a location t is t * (t + CHECKSUM), summed in wrapping int64."""
+
+
+@dataclass(frozen=True, eq=False)
+class Model:
+    """What all steps of all buckets compute with."""
+
+    weights: Weights
+    caches: Caches
+
+
+class StepForward:
+    """The forward of one bucket; holds its constants, made outside any capture."""
+
+    def __init__(self, dims: Dims, requests: int, model: Model, device: torch.device) -> None:
+        self._dims = dims
+        self._model = model
+        pool, rows = dims.pool, dims.rows
+        self._guard_token = model.caches.tokens - 1
+        self._guard_page = model.caches.tokens // (PHYSICAL_PAGE * pool) - 1
+        columns = -(-dims.pages // pool)
+        self._keys = columns * PHYSICAL_PAGE
+        self._picked = min(dims.topk // pool, self._keys)
+        position = torch.arange(self._keys, dtype=torch.int64, device=device)
+        self._position = position[None, :]
+        self._descending = (RANK - 1) - position[None, :]
+        self._page_start = torch.arange(columns, dtype=torch.int32, device=device)[None, :] * PHYSICAL_PAGE
+        self._slot = torch.arange(self._picked * pool, dtype=torch.int32, device=device)[None, :]
+        self._lane = torch.arange(pool, dtype=torch.int64, device=device)
+        self._tail = torch.arange(max(pool - 1, 1), dtype=torch.int32, device=device)[None, :]
+        self._token_rank = torch.arange(VOCABULARY - 1, -1, -1, dtype=torch.int64, device=device)
+        repeat = rows // dims.bucket
+        self._request_of_row = torch.arange(dims.bucket, device=device).repeat_interleave(repeat)
+        self._writer = PoolWriter(dims, requests, model.caches, device) if pool > 1 else None
+        segments = -(-dims.width // SEGMENT)
+        schedule = [(rows, segments)] * (dims.num_sms + 1)
+        bounds = [
+            *[dims.width] * (2 * dims.bucket + 3 * rows),
+            *[self._keys] * rows,
+            *[rows - 1] * rows,
+            *[bound for entry in schedule for bound in entry],
+        ]
+        if dims.plan.min_rows <= rows <= dims.plan.max_rows:
+            bounds.append(rows)
+        self._plan_is_read = len(bounds) - 2 * dims.bucket - 5 * rows - 2 * len(schedule) == 1
+        self._upper = torch.tensor(bounds, dtype=torch.int32, device=device)
+        self._lower = torch.zeros_like(self._upper)
+
+    def run(
+        self,
+        step: int,
+        metadata: DSAMetadata,
+        token: torch.Tensor,
+        req_to_token: torch.Tensor,
+        counter: torch.Tensor | None,
+    ) -> StepOutputs:
+        """Run draft step `step` on tokens int64 `[rows]`; `counter` int32 `[rows * heads]` or None.
+
+        Returns `attention` float32 `[rows, heads * latent]`, `draft_token` int64 `[rows]`, `selected`
+        int64 `[rows]` (order-free checksum of the chosen locations) and `out_of_range` int32 `[1]`.
+        """
+        bad: list[torch.Tensor] = []
+        lengths = self._bounded_lengths(metadata, bad)
+        if self._writer is not None:
+            self._writer.write(present_plan(metadata), req_to_token, bad)
+        rows = self._dims.rows
+        table = self._model.weights.queries.index_select(0, token.index_select(0, lengths.query) + step)
+        index_query, query, bias = torch.split(table, QUERY_PARTS, dim=1)
+        scores = self._scores(metadata, lengths.keys, index_query, bad)
+        locations = self._locations(metadata, scores, lengths, bad)
+        kv = self._model.caches.kv.index_select(0, locations.reshape(-1)).view(rows, -1, LATENT).float()
+        attention = _attend(query.view(rows, HEADS, LATENT), kv, locations < self._guard_token)
+        if counter is not None:
+            attention = _count_arrivals(attention, counter)
+        # Sums of eighths times eightfold integers: exact, so the choice is the same on every device.
+        logits = torch.addmm(bias, kv.sum(1), self._model.weights.draft_head).to(torch.int64)
+        drafted = torch.add(self._token_rank, logits, alpha=VOCABULARY).argmax(1)
+        wide = locations.to(torch.int64)
+        return StepOutputs(
+            read=read_leaves(metadata),
+            computed={
+                "attention": attention.reshape(rows, -1),
+                "draft_token": drafted,
+                "selected": (wide * (wide + CHECKSUM)).sum(1),
+                "out_of_range": torch.stack(bad).sum(0, keepdim=True).to(torch.int32),
+            },
+        )
+
+    def _bounded_lengths(self, metadata: DSAMetadata, bad: list[torch.Tensor]) -> _Lengths:
+        """Bound all lengths, rows and the schedule at once; count what was out of range."""
+        dims = self._dims
+        cu_k, sparse_cu = metadata.cu_seqlens_k, metadata.dsa_cu_seqlens_k
+        first_query = torch.minimum(metadata.cu_seqlens_q[:-1], metadata.dsa_cu_seqlens_q[:-1])
+        parts = [
+            metadata.cache_seqlens_int32,
+            cu_k[1:] - cu_k[:-1],
+            metadata.dsa_seqlens_expanded,
+            metadata.dsa_cache_seqlens_int32,
+            sparse_cu[1:] - sparse_cu[:-1],
+            self._key_lengths(metadata),
+            first_query,
+            self._schedule(metadata).reshape(-1),
+        ]
+        if self._plan_is_read:
+            parts.append(metadata.topk_v2_plan[0, 1:])
+        found = torch.cat(parts)
+        bounded = torch.clamp(found, self._lower, self._upper)
+        bad.append((found != bounded).sum())
+        sizes = [dims.bucket] * 2 + [dims.rows] * 5
+        lengths, spans, visible, sparse, sparse_spans, keys, query = torch.split(bounded[: sum(sizes)], sizes)
+        limit = torch.minimum(lengths, spans)
+        if dims.expanded:
+            limit = limit.index_select(0, self._request_of_row)
+        return _Lengths(
+            limit=torch.minimum(limit, visible),
+            sparse=torch.minimum(sparse, sparse_spans),
+            keys=keys,
+            query=query,
+        )
+
+    def _key_lengths(self, metadata: DSAMetadata) -> torch.Tensor:
+        """Return how many index keys each row sees, int32 `[rows]`."""
+        if self._dims.pool == 1:
+            return metadata.paged_mqa_ctx_lens_2d.reshape(-1)
+        if self._dims.expanded:
+            return present(present_plan(metadata).pool_seqlens_per_q)
+        return present(metadata.pooled_cache_seqlens_int32)
+
+    def _schedule(self, metadata: DSAMetadata) -> torch.Tensor:
+        """Return the schedule that this mode's index kernel would follow."""
+        if self._dims.pool == 1:
+            return metadata.paged_mqa_schedule_metadata
+        if self._dims.expanded:
+            return present(present_plan(metadata).pool_schedule_metadata)
+        return present(metadata.pooled_paged_mqa_schedule_metadata)
+
+    def _key_pages(self, metadata: DSAMetadata) -> torch.Tensor:
+        """Return the pages of the index keys, int32 `[rows, columns]`."""
+        if self._dims.pool == 1:
+            return metadata.real_page_table
+        if self._dims.mode is Mode.DRAFT_EXTEND:
+            return metadata.real_page_table[:, :: self._dims.pool] // self._dims.pool
+        return present(metadata.pooled_real_page_table)
+
+    def _scores(
+        self, metadata: DSAMetadata, lengths: torch.Tensor, query: torch.Tensor, bad: list[torch.Tensor]
+    ) -> torch.Tensor:
+        """Return composite keys, int64 `[rows, keys]`: (score, earlier position first), -1 past the length.
+
+        No two live keys of a row are equal, so every device picks the same ones in the same order.
+        """
+        pages = torch.where(self._page_start < lengths[:, None], self._key_pages(metadata), self._guard_page)
+        bounded = pages.clamp(0, self._guard_page)
+        bad.append((pages != bounded).sum())
+        rows = self._dims.rows
+        chunk = max(1, CHUNK_ELEMENTS // (self._keys * INDEX_DIM))
+        heads = query.reshape(rows, INDEX_DIM, INDEX_HEADS)
+        parts = [
+            self._chunk_scores(bounded[start : start + chunk], heads[start : start + chunk])
+            for start in range(0, rows, chunk)
+        ]
+        scores = parts[0] if len(parts) == 1 else torch.cat(parts)
+        composite = torch.add(self._descending, scores.to(torch.int64), alpha=RANK)
+        return torch.where(self._position < lengths[:, None], composite, -1)
+
+    def _chunk_scores(self, pages: torch.Tensor, heads: torch.Tensor) -> torch.Tensor:
+        cache = self._model.caches.index_keys
+        if self._writer is not None:
+            cache = self._writer.pages
+        keys = cache.index_select(0, pages.reshape(-1)).view(pages.shape[0], self._keys, INDEX_DIM)
+        return torch.bmm(keys.float(), heads).relu_().sum(-1)
+
+    def _locations(
+        self, metadata: DSAMetadata, scores: torch.Tensor, lengths: _Lengths, bad: list[torch.Tensor]
+    ) -> torch.Tensor:
+        """Pick the best keys and map them, and the unpooled tail, to locations int32 `[rows, slots]`.
+
+        Slots without a token hold the guard location.
+        """
+        pool, rows = self._dims.pool, self._dims.rows
+        picked = scores.topk(self._picked, dim=1).indices
+        limit, sparse = lengths.limit[:, None], lengths.sparse[:, None]
+        if pool == 1:
+            position = picked
+            valid = (position < limit) & (self._slot < sparse)
+        else:
+            history = (picked[:, :, None] * pool + self._lane).view(rows, -1)
+            whole = lengths.keys[:, None] * pool
+            tokens = (limit - whole).clamp(min=0)
+            tail = whole + self._tail
+            position = torch.cat((history, tail.clamp(max=self._dims.width - 1)), 1)
+            kept = (history < torch.minimum(whole, limit)) & (self._slot < sparse - tokens)
+            valid = torch.cat((kept, (tail < limit) & (self._tail < sparse)), 1)
+        locations = torch.where(valid, metadata.page_table_1.gather(1, position), self._guard_token)
+        bounded = locations.clamp(0, self._guard_token)
+        bad.append((locations != bounded).sum())
+        return bounded
+
+
+@dataclass(frozen=True, eq=False)
+class _Lengths:
+    """Bounded lengths of one step, int32 `[rows]`."""
+
+    limit: torch.Tensor
+    """Token positions below it may be attended to."""
+    sparse: torch.Tensor
+    """Tokens that attention looks at."""
+    keys: torch.Tensor
+    """(Pooled) index keys that the row sees."""
+    query: torch.Tensor
+    """Row of the query token."""
+
+
+def present_plan(metadata: DSAMetadata) -> KPoolWritePlan:
+    """Return the write plan that every object with P > 1 has."""
+    if metadata.kpool_write_plan is None:
+        raise AttributeError("a metadata object with P > 1 has no kpool_write_plan")
+    return metadata.kpool_write_plan
+
+
+def _attend(query: torch.Tensor, kv: torch.Tensor, valid: torch.Tensor) -> torch.Tensor:
+    """Softmax attention `[rows, heads, latent]`; a row without a valid slot sees guard rows only: zeros."""
+    logits = torch.bmm(query, kv.transpose(1, 2))
+    weights = torch.where(valid[:, None, :], logits, -1.0e30).softmax(-1)
+    return torch.bmm(weights, kv)
+
+
+def _count_arrivals(attention: torch.Tensor, counter: torch.Tensor) -> torch.Tensor:
+    """Let every (row, head) arrive once, keep results whose count is exact, and take the arrivals back.
+
+    As with the real kernel, a counter that is not zero at the start spoils its row and stays dirty.
+    """
+    counter.add_(1)
+    arrived = counter.view(attention.shape[0], HEADS, 1) == 1
+    attention = torch.where(arrived, attention, 0.0)
+    counter.sub_(1)
+    return attention
+
+
+def read_leaves(metadata: DSAMetadata) -> dict[str, torch.Tensor]:
+    """Copy every leaf, by name, in one launch per dtype; the copies are parts of one buffer."""
+    leaves = dict(named_leaves(metadata))
+    copies: dict[str, torch.Tensor] = {}
+    for dtype in (torch.int32, torch.int64):
+        names = [name for name, leaf in leaves.items() if leaf.dtype is dtype]
+        if names:
+            buffer = torch.cat([leaves[name].reshape(-1) for name in names])
+            parts = torch.split(buffer, [leaves[name].numel() for name in names])
+            copies |= {name: part.view(leaves[name].shape) for name, part in zip(names, parts, strict=True)}
+    return {name: copies[name] for name in leaves}

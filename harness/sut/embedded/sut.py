@@ -1,0 +1,159 @@
+"""The embedded system as a `Sut`: built for one case, on one engine."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Mapping
+
+import numpy as np
+import torch
+
+from harness.case import Case
+from harness.engine.protocol import Engine
+from harness.fields import Dims, row_lengths, write_starts
+from harness.observation import Expectation
+from harness.rounds import Inputs
+from harness.sut.embedded.eager import run_eager
+from harness.sut.embedded.expected import expectation_of
+from harness.sut.embedded.forward import Model, StepForward
+from harness.sut.embedded.inputs import PersistentInputs
+from harness.sut.embedded.multistep import MultiStepBackend
+from harness.sut.embedded.planners import Planners
+from harness.sut.embedded.single import BucketTools
+from harness.sut.embedded.weights import Caches, Weights
+from harness.sut.protocol import SpanRecorder, StepOutputs, StepRoots
+from harness.types import Mode
+
+
+class EmbeddedSut:
+    """See `harness.sut.protocol.Sut`."""
+
+    name = "embedded"
+    tolerates_poison = True
+
+    def __init__(self, case: Case, engine: Engine, span: SpanRecorder) -> None:
+        self._case = case
+        self._device = engine.device
+        self._span = span
+        self.steps = case.backends
+        self._max_bs = max(case.bucket, *case.model.buckets)
+        self._tools_by_bucket: dict[int, BucketTools] = {}
+        self._forwards: dict[int, StepForward] = {}
+        if case.fusion and case.model.index_kpool > 1 and not case.fusion_in_force:
+            warnings.warn(
+                f"KPool metadata fusion does not apply to {case.model.name} "
+                "(needs page_size / P == 64, 64 % P == 0 and topk % P == 0): built the ordinary way",
+                stacklevel=3,
+            )
+        geometry = case.geometry
+        self._backend = MultiStepBackend(case.path, self.steps, self._tools, span)
+        rows = Dims.of(case, 1).rows
+        self._inputs = PersistentInputs(self._max_bs, rows, geometry.requests, geometry.width, self._device)
+        tokens = geometry.requests * geometry.width
+        self._model = Model(
+            weights=Weights.seeded(case.seed, self._device),
+            caches=Caches.seeded(case.seed, tokens, case.model.index_kpool, case.precision, self._device),
+        )
+
+    def facts(self) -> Mapping[str, str]:
+        """See `Sut`."""
+        return {
+            "system": "embedded",
+            "torch": torch.__version__,
+            "builder": "fused" if self._case.fusion_in_force else "ordinary",
+            "schedule": "own formula in torch operations",
+            "topk_v2_plan": "own formula in torch operations, descending rows",
+            "flashmla": "length-dependent stand-in planner",
+            "forward": "own indexer, top-k and sparse attention",
+        }
+
+    def expectation(self) -> Expectation:
+        """See `Sut`."""
+        return expectation_of(self._case)
+
+    def init_graph_state(self) -> None:
+        """See `Sut`."""
+        self._backend.init_cuda_graph_state(self._max_bs)
+
+    def stage(self, inputs: Inputs) -> None:
+        """See `Sut`."""
+        self._inputs.stage(inputs)
+        if self._backend.strategy.in_graph:
+            self._backend.activate(inputs.bucket)
+
+    def stage_tokens(self, bucket: int, tokens: np.ndarray[tuple[int, ...], np.dtype[np.int64]]) -> None:
+        """Replace the query tokens `[bucket, rows per request]` that `stage` hashed, in place."""
+        self._inputs.stage_tokens(bucket, tokens)
+
+    def prepare_capture(self, bucket: int) -> None:
+        """See `Sut`."""
+        if bucket not in self._forwards:
+            dims = Dims.of(self._case, bucket)
+            requests = self._case.geometry.requests
+            self._forwards[bucket] = StepForward(dims, requests, self._model, self._device)
+        self._backend.build(bucket, self._inputs.of(bucket))
+
+    def forward(self, bucket: int) -> tuple[StepOutputs, ...]:
+        """See `Sut`."""
+        inputs = self._inputs.of(bucket)
+        self._backend.refresh_in_graph(bucket, inputs)
+        token = self._inputs.tokens(bucket)
+        outputs: list[StepOutputs] = []
+        for step, backend in enumerate(self._backend.backends):
+            with self._span("forward", step):
+                metadata = self._backend.metadata(step, bucket)
+                rows = metadata.dsa_seqlens_expanded.shape[0]
+                counter = backend.counter.for_rows(rows) if backend.counter is not None else None
+                result = self._forwards[bucket].run(step, metadata, token, inputs.req_to_token, counter)
+            token = result.computed["draft_token"]
+            outputs.append(result)
+        return tuple(outputs)
+
+    def refresh(self, bucket: int) -> None:
+        """See `Sut`."""
+        self._backend.refresh(bucket, self._inputs.of(bucket))
+
+    def eager(self, rows: int) -> None:
+        """See `Sut`."""
+        for backend in self._backend.backends:
+            backend.active, _ = run_eager(rows, self._model.weights, self._model.caches, backend.counter)
+
+    def roots(self) -> tuple[StepRoots, ...]:
+        """See `Sut`."""
+        return self._backend.roots()
+
+    def route(self) -> str:
+        """See `Sut`."""
+        return self._backend.route()
+
+    def reference(self, leaf: str, inputs: Inputs) -> torch.Tensor | None:
+        """Return FlashMLA's leaves, by the same planner, for the lengths of `inputs`; else None."""
+        name = leaf.removeprefix("flashmla_metadata.")
+        if name not in ("flashmla_metadata", "num_splits") or name == leaf:
+            return None
+        dims = Dims.of(self._case, inputs.bucket)
+        visible = row_lengths(dims, inputs)
+        if dims.mode is not Mode.DECODE:
+            later = np.arange(1, dims.draft_tokens + 1)
+            visible = np.maximum(write_starts(dims, inputs)[:, None] + later, 0).reshape(-1)
+        sparse = torch.from_numpy(np.minimum(visible, dims.topk)).to(self._device)
+        planned = Planners(dims, self._device).flashmla(sparse)
+        return planned.flashmla_metadata if name == "flashmla_metadata" else planned.num_splits
+
+    def close(self) -> None:
+        """See `Sut`."""
+        self._forwards.clear()
+        self._tools_by_bucket.clear()
+
+    def _tools(self, bucket: int) -> BucketTools:
+        """Return a bucket's constants, made at its first use (which comes before any capture)."""
+        if bucket not in self._tools_by_bucket:
+            dims = Dims.of(self._case, bucket)
+            fused = self._case.fusion_in_force
+            self._tools_by_bucket[bucket] = BucketTools.make(dims, self._device, fused=fused)
+        return self._tools_by_bucket[bucket]
+
+
+def make_sut(case: Case, engine: Engine, span: SpanRecorder) -> EmbeddedSut:
+    """Build the embedded system for a case; warns where fusion is asked for with P > 1 and does not apply."""
+    return EmbeddedSut(case, engine, span)

@@ -1,0 +1,92 @@
+"""Seeded weights and caches of the embedded forward, the same numbers on every device.
+
+Index keys and index queries are small integers and KV entries are eighths, so that logits, pooled
+keys and the draft head are exact in float32 whatever the order of summation. Cache contents are a
+pure function of the physical location: writing a pooled key again writes the same value, and what a
+forward computes depends only on its round's inputs.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from harness.case import PHYSICAL_PAGE
+from harness.sut.embedded.counter import HEADS
+from harness.types import Precision
+
+VOCABULARY = 64
+"""Tokens that the draft head chooses from."""
+QUERIES = VOCABULARY + 16
+"""Rows of the query table: token + draft step."""
+INDEX_DIM = 8
+INDEX_HEADS = 2
+LATENT = 8
+"""Entries of a KV row; keys and values are the same vector, as in MLA."""
+CODES = 4096
+"""Distinct cache rows; a hash of the location picks one."""
+_HASH = 2_654_435_761
+
+
+@dataclass(frozen=True, eq=False)
+class Weights:
+    """The query table and the draft head, float32."""
+
+    queries: torch.Tensor
+    """`[QUERIES, INDEX_DIM * INDEX_HEADS + HEADS * LATENT + VOCABULARY]`: index query, query, draft bias."""
+    draft_head: torch.Tensor
+    """`[LATENT, VOCABULARY]`, multiples of 8: a sum of KV rows gives whole logits."""
+
+    @classmethod
+    def seeded(cls, seed: int, device: torch.device) -> Weights:
+        """Draw the weights of a seed."""
+        rng = np.random.default_rng([seed, 1])
+        index = rng.integers(-7, 8, (QUERIES, INDEX_DIM, INDEX_HEADS)) * np.array([1, 3])
+        attention = rng.normal(size=(QUERIES, HEADS * LATENT))
+        bias = rng.integers(-400, 401, (QUERIES, VOCABULARY))
+        table = np.concatenate([index.reshape(QUERIES, -1), attention, bias], axis=1)
+        head = rng.integers(-7, 8, (LATENT, VOCABULARY)) * 8
+        return cls(_tensor(table, torch.float32, device), _tensor(head, torch.float32, device))
+
+
+@dataclass(frozen=True, eq=False)
+class Caches:
+    """Paged caches; the last page of each is a guard page that no request owns, all zero."""
+
+    tokens: int
+    """Token locations, guard page included."""
+    index_keys: torch.Tensor
+    """int8 `[tokens / 64, 64 * INDEX_DIM]`, by physical page."""
+    pooled_keys: torch.Tensor
+    """int8 `[tokens / P + 64, INDEX_DIM]`: sums over P tokens, then a page into which nothing reads but
+    writes of incomplete pools go. With P = 1 the index keys themselves."""
+    kv: torch.Tensor
+    """`[tokens, LATENT]`, float32 or bfloat16."""
+
+    @classmethod
+    def seeded(cls, seed: int, tokens: int, pool: int, precision: Precision, device: torch.device) -> Caches:
+        """Fill the caches for `tokens` locations and one guard page of 64 * P tokens more."""
+        rng = np.random.default_rng([seed, 2])
+        index_codes = _tensor(rng.integers(-7, 8, (CODES, INDEX_DIM)), torch.int8, device)
+        dtype = torch.bfloat16 if precision is Precision.BF16 else torch.float32
+        kv_codes = _tensor(rng.integers(-8, 9, (CODES, LATENT)) / 8, dtype, device)
+        guard = PHYSICAL_PAGE * pool
+        location = torch.arange(tokens + guard, dtype=torch.int64, device=device)
+        code = ((location * _HASH) >> 16) & (CODES - 1)
+        index = index_codes.index_select(0, code)
+        kv = kv_codes.index_select(0, code)
+        index[tokens:] = 0
+        kv[tokens:] = 0
+        pooled = index
+        if pool > 1:
+            slots = (tokens + guard) // pool
+            pooled = torch.zeros(slots + PHYSICAL_PAGE, INDEX_DIM, dtype=torch.int8, device=device)
+            torch.sum(index.view(slots, pool, INDEX_DIM), 1, dtype=torch.int8, out=pooled[:slots])
+        return cls(tokens + guard, index.view(-1, PHYSICAL_PAGE * INDEX_DIM), pooled, kv)
+
+
+def _tensor(values: NDArray[np.generic], dtype: torch.dtype, device: torch.device) -> torch.Tensor:
+    return torch.from_numpy(np.ascontiguousarray(values)).to(dtype).to(device)
