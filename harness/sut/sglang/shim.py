@@ -20,7 +20,17 @@ from types import ModuleType
 from typing import Any
 
 PLACEHOLDERS = frozenset(
-    {"IPython", "PIL", "deep_gemm", "flashinfer", "orjson", "pybase64", "pydantic", "pydantic_core", "requests"}
+    {
+        "IPython",
+        "PIL",
+        "deep_gemm",
+        "flashinfer",
+        "orjson",
+        "pybase64",
+        "pydantic",
+        "pydantic_core",
+        "requests",
+    }
     | {"sgl_kernel", "starlette", "torchvision", "tqdm", "zmq"}
 )
 """Third-party packages that may be missing."""

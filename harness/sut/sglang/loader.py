@@ -1,0 +1,213 @@
+"""Loading SGLang: on a GPU as it is, on a CPU in simulated CUDA.
+
+In simulated CUDA, SGLang believes in an H200 while it is imported (its platform probes are cached then),
+its Triton kernels run in Triton's interpreter, and what needs a GPU is a stand-in (`standins`). All that
+is in force only inside `Loaded.calls()`: the rest of the process uses torch as it is.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import importlib
+import io
+import os
+import sys
+import warnings
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from types import ModuleType, SimpleNamespace
+from typing import Any
+
+import torch
+
+from harness.case import Geometry
+from harness.errors import UsageError
+from harness.sut.sglang import cuda, interpreted, seams, standins
+from harness.sut.sglang.patches import Patches
+from harness.sut.sglang.shim import PlaceholderModule, Shim
+from harness.sut.sglang.site import Site, locate
+
+_MARK = "_replay_harness_loaded"
+"""Attribute of the module `sglang` that holds the process's `Loaded`: a process imports SGLang once."""
+
+REAL_PARTS = "SGLang's Python and Triton kernels"
+STAND_INS = (
+    "DeepGEMM schedule, top-k v2 plan, fused metadata copies, FlashMLA planner, KV counter size "
+    "(what needs a GPU), Triton's interpreter"
+)
+
+
+@dataclass(frozen=True)
+class Loaded:
+    """An imported SGLang."""
+
+    site: Site
+    simulated: bool
+    """Simulated CUDA on a CPU."""
+    seams: seams.Seams
+    facts: Mapping[str, str]
+    shim: Shim | None
+    deep_gemm: ModuleType | None
+    """The stand-in module, simulated CUDA only."""
+
+    @contextlib.contextmanager
+    def calls(self, geometry: Geometry) -> Iterator[Patches]:
+        """Within the block SGLang may be called; yields the stack that undoes further patches at its end."""
+        with Patches() as patches:
+            if self.shim is not None:
+                patches.enter(self.shim.active())
+            if self.simulated:
+                self._simulate(patches, geometry)
+            yield patches
+
+    def _simulate(self, patches: Patches, geometry: Geometry) -> None:
+        found = self.seams
+        patches.item(os.environ, "TRITON_INTERPRET", "1")
+        patches.attribute(torch.Tensor, "is_cuda", property(lambda tensor: True))  # the wrappers assert it
+        patches.attribute(self.deep_gemm, "get_num_sms", lambda: geometry.num_sms)
+        patches.attribute(found.topk, "_jit_topk_v2_module", lambda: standins.TopkModule(geometry.plan))
+        patches.attribute(
+            found.copies, "_jit_fused_metadata_copy_module", lambda mode, *_: standins.CopyModule(mode)
+        )
+        patches.attribute(
+            found.copies, "_jit_fused_metadata_copy_multi_module", lambda *_: standins.CopyModule()
+        )
+        planner = SimpleNamespace(get_mla_metadata=standins.flashmla_planner(geometry.num_sms))
+        patches.item(sys.modules, found.flashmla, planner)  # type: ignore[arg-type]
+        utils = standins.flashinfer_utils(geometry)
+        patches.attribute(found.counters.flashinfer, "utils", utils)
+        for function in found.cached:
+            function.cache_clear()
+            patches.callback(function.cache_clear)
+        interpreted.intercept(patches)
+
+
+def load(version: str | None, device: torch.device) -> Loaded:
+    """Import SGLang, once a process; `version` None takes whichever is found first.
+
+    Raises UsageError where there is none, where another release or kind is loaded already, or where it
+    does not import.
+    """
+    present = sys.modules.get("sglang")
+    simulated = device.type != "cuda"
+    if present is not None and (loaded := vars(present).get(_MARK)) is not None:
+        if version not in (None, loaded.site.version) or simulated != loaded.simulated:
+            raise UsageError(
+                f"SGLang {loaded.site.version} is loaded in this process already: verify "
+                f"{version or 'another kind of device'} in a process of its own"
+            )
+        return loaded  # type: ignore[no-any-return]
+    if present is not None and simulated:
+        raise UsageError("sglang was imported before the harness could simulate CUDA: start a new process")
+    site = locate(version, gpu=not simulated)
+    loaded = _load_simulated(site) if simulated else _load_real(site)
+    setattr(sys.modules["sglang"], _MARK, loaded)
+    return loaded
+
+
+def _load_real(site: Site) -> Loaded:
+    os.environ["CUDA_HOME"] = cuda.toolkit()
+    torch.cuda.init()  # so that SGLang asks torch for the architecture, not NVML
+    if not site.slim:
+        found = _import(site, contextlib.nullcontext())
+        return Loaded(site, False, found, _facts(site, found, "everything", "none"), None, None)
+    sys.path.append(str(site.folder))  # packages beside SGLang; installed ones win
+    shim = Shim(site.folder, {})
+    found = _import(site, shim.active(), shim)
+    absent = f"packages never called: {', '.join(shim.names())}"
+    return Loaded(site, False, found, _facts(site, found, "everything called", absent), shim, None)
+
+
+def _load_simulated(site: Site) -> Loaded:
+    _check_interpreter()
+    deep_gemm = PlaceholderModule("deep_gemm")
+    deep_gemm.__path__ = []
+    deep_gemm.get_paged_mqa_logits_metadata = standins.paged_mqa_schedule
+    shim = Shim(site.folder, {"deep_gemm": deep_gemm})
+    found = _import(site, _pretended_h200(shim), shim)
+    others = [name for name in shim.names() if name not in ("deep_gemm", "flashinfer")]
+    stand_ins = f"{STAND_INS}; packages never called: {', '.join(others)}"
+    return Loaded(site, True, found, _facts(site, found, REAL_PARTS, stand_ins), shim, deep_gemm)
+
+
+def _check_interpreter() -> None:
+    """Triton decides at the decoration of a kernel whether it is interpreted, its own library included."""
+    standard = sys.modules.get("triton.language.standard")
+    if standard is not None and type(standard.cdiv).__name__ != "InterpretedFunction":
+        raise UsageError(
+            "triton was imported before the harness could choose its interpreter: set TRITON_INTERPRET=1, "
+            "or start a new process"
+        )
+
+
+@contextlib.contextmanager
+def _pretended_h200(shim: Shim) -> Iterator[None]:
+    """Let torch.cuda describe an H200, and Triton interpret, while SGLang is imported."""
+    gpu = SimpleNamespace(name="NVIDIA H200", major=9, minor=0, total_memory=140 << 30)
+    gpu.multi_processor_count = 132
+    answers: dict[str, Any] = {
+        "is_available": True,
+        "get_device_capability": (9, 0),
+        "get_device_name": gpu.name,
+        "device_count": 1,
+        "current_device": 0,
+        "get_device_properties": gpu,
+    }
+    with Patches() as patches, shim.active():
+        patches.item(os.environ, "TRITON_INTERPRET", "1")
+        patches.attribute(torch.version, "cuda", "13.0")
+        for name, answer in answers.items():
+            patches.attribute(torch.cuda, name, lambda *_, answer=answer, **__: answer)
+        yield
+
+
+def _import(
+    site: Site, context: contextlib.AbstractContextManager[None], shim: Shim | None = None
+) -> seams.Seams:
+    before = set(sys.modules)
+    printed = io.StringIO()
+    try:
+        with (
+            contextlib.redirect_stdout(printed),
+            contextlib.redirect_stderr(printed),
+            warnings.catch_warnings(),
+            context,
+        ):
+            warnings.simplefilter("ignore")  # those of other people's modules
+            if shim is not None:
+                shim.prepare()
+            found = seams.find(site.version)
+            _ask_probes()
+            return found
+    except Exception as error:
+        for name in set(sys.modules) - before:
+            if name.partition(".")[0] == "sglang":
+                del sys.modules[name]
+        if isinstance(error, UsageError):
+            raise
+        reason = f"{type(error).__name__}: {error}".splitlines()[0]
+        raise UsageError(f"SGLang {site.version} does not import: {reason}") from error
+
+
+def _ask_probes() -> None:
+    """Have the cached platform probes answer while they answer as wanted."""
+    utils = importlib.import_module("sglang.srt.utils")
+    if not utils.is_cuda():
+        raise UsageError("SGLang does not take this device for a CUDA device")
+
+
+def _facts(site: Site, found: seams.Seams, real: str, stand_ins: str) -> dict[str, str]:
+    import triton
+
+    file = Path(str(found.backend_module.__file__))
+    digest = hashlib.sha256(file.read_bytes()).hexdigest()[:16]
+    return {
+        "sglang": site.version,
+        "sglang.site": "slim site" if site.slim else "installed package",
+        "sglang.file": f"{file.relative_to(site.folder)} sha256 {digest}",
+        "sglang.real": real,
+        "sglang.stand_ins": stand_ins,
+        "triton": triton.__version__,
+    }

@@ -1,0 +1,211 @@
+"""CPU stand-ins for exactly what needs a GPU: schedule, top-k plan, fused copies, FlashMLA planner.
+
+Each computes what the GPU kernel computes, element for element (`tests/sut/sglang/test_gpu_standins.py`
+holds them against the real ones), and runs as one opaque launch. The FlashMLA planner and the size rule
+of the KV counter are only alike in kind: they depend on the same inputs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from harness.case import Geometry, PlanRule
+from harness.probe.launches import Written
+from harness.sut.sglang.interpreted import opaque
+
+SEGMENT = 256
+"""Positions that one segment of the paged-MQA schedule covers."""
+
+Ints = NDArray[np.int64]
+
+
+def paged_mqa_schedule(
+    context_lens: torch.Tensor, block_kv: int, num_sms: int, indices: torch.Tensor | None = None
+) -> torch.Tensor:
+    """DeepGEMM's schedule (sm90 rule): int32 `[num_sms + 1, 2]` of (row, segment within the row).
+
+    context_lens: int32 `[rows, 1]`, contiguous. The last `total % num_sms` workers take one segment more.
+    """
+    if context_lens.numel() != context_lens.shape[0] or not context_lens.is_contiguous():
+        raise ValueError(f"paged-MQA schedule of context lengths shaped {tuple(context_lens.shape)}")
+    out = torch.empty((num_sms + 1, 2), dtype=torch.int32)
+
+    def run() -> tuple[Written, ...]:
+        ends = np.cumsum(-(-context_lens.numpy().reshape(-1).astype(np.int64) // SEGMENT))
+        each, rest = divmod(int(ends[-1]), num_sms)
+        workers = np.arange(num_sms)
+        starts = workers * each + np.maximum(0, workers - (num_sms - rest))
+        rows = np.searchsorted(ends, starts, side="right")
+        entries = out.numpy()
+        entries[:num_sms, 0] = rows
+        entries[:num_sms, 1] = starts - np.concatenate(([0], ends))[rows]
+        entries[num_sms] = (len(ends), 0)
+        return (Written(out),)
+
+    opaque("deep_gemm.get_paged_mqa_logits_metadata", (context_lens, out), run)
+    return out
+
+
+@dataclass(frozen=True)
+class TopkModule:
+    """Stand-in for the JIT module of top-k v2, as far as plans go."""
+
+    rule: PlanRule
+
+    def topk_plan(self, seq_lens: torch.Tensor, plan: torch.Tensor, static_threshold: int) -> None:
+        """Write (threshold, count) and (row, length) of every row above the threshold, or nothing at all."""
+        if plan.shape != (seq_lens.shape[0] + 1, 2) or seq_lens.dtype != torch.int32:
+            raise ValueError(f"top-k plan {tuple(plan.shape)} for {seq_lens.dtype} {tuple(seq_lens.shape)}")
+
+        def run() -> tuple[Written, ...]:
+            lengths = seq_lens.numpy()
+            if not self.rule.min_rows <= len(lengths) <= self.rule.max_rows:
+                return ()
+            threshold = plan_threshold(lengths, self.rule)
+            rows = np.flatnonzero(lengths > threshold)
+            plan[0] = torch.tensor((threshold, len(rows)))
+            plan.numpy()[1 : len(rows) + 1] = np.stack((rows, lengths[rows]), axis=1)
+            return (Written(plan[: len(rows) + 1]),)
+
+        opaque("topk_plan", (seq_lens, plan), run)
+
+
+def plan_threshold(lengths: NDArray[np.int32], rule: PlanRule) -> int:
+    """Return the smallest candidate whose count of longer rows stays within its cap, else the last."""
+    for threshold, cap in rule.candidates:
+        if np.count_nonzero(lengths > threshold) <= cap:
+            return threshold
+    return rule.candidates[-1][0]
+
+
+@dataclass(frozen=True)
+class CopyModule:
+    """Stand-in for the JIT modules of the fused metadata copies."""
+
+    forward_mode: int = 0
+    """0 decode, 1 target-verify: a template parameter of the real kernel."""
+
+    def fused_metadata_copy(self, *args: Any) -> None:
+        """One destination: nine source tensors, nine destination tensors, four sizes.
+
+        `bs` rows are copied in decode, `seqlens_expanded_size` expanded rows in target-verify; the first
+        elements of both cumulative sums are left as they are.
+        """
+        lengths, offsets, table, sparse, expanded, sparse_offsets, pages, splits, tiles = args[:9]
+        to = args[9:18]
+        bs, max_len, max_seqlen_k, expanded_size = args[18:]
+        decode = self.forward_mode == 0
+        rows, width = (bs, max_len) if decode else (expanded_size, max_seqlen_k)
+        pairs = [
+            (to[0][:bs], lengths[:bs]),
+            (to[1][1 : bs + 1], offsets[1 : bs + 1]),
+            (to[2][:rows, :width], table[:rows, :width]),
+            (to[3][:rows], sparse[:rows]),
+            (to[5][1 : rows + 1], sparse_offsets[1 : rows + 1]),
+        ]
+        if not decode:
+            pairs.append((to[4][:rows], expanded[:rows]))
+        _copy("fused_metadata_copy", args, pairs + _optional_pairs(to[6:9], (pages, splits, tiles), rows))
+
+    def fused_metadata_copy_multi(self, *args: Any) -> None:
+        """Three destinations of eight tensors each, decode only; three sizes."""
+        lengths, offsets, table, sparse, sparse_offsets, pages, splits, tiles = args[:8]
+        bs, max_len, _ = args[32:]
+        pairs = []
+        for first in (8, 16, 24):
+            to = args[first : first + 8]
+            pairs += [
+                (to[0][:bs], lengths[:bs]),
+                (to[1][1 : bs + 1], offsets[1 : bs + 1]),
+                (to[2][:bs, :max_len], table[:bs, :max_len]),
+                (to[3][:bs], sparse[:bs]),
+                (to[4][1 : bs + 1], sparse_offsets[1 : bs + 1]),
+                *_optional_pairs(to[5:8], (pages, splits, tiles), bs),
+            ]
+        _copy("fused_metadata_copy_multi", args, pairs)
+
+
+Pair = tuple[torch.Tensor, torch.Tensor]
+
+
+def _optional_pairs(to: Any, source: Any, rows: int) -> list[Pair]:
+    """Real page table, FlashMLA splits and FlashMLA tiles, where they are given."""
+    pages, splits, tiles = source
+    pairs = []
+    if pages is not None:
+        pairs.append((to[0][:rows, : pages.shape[1]], pages[:rows]))
+    if splits is not None:
+        pairs.append((to[1][: rows + 1], splits[: rows + 1]))
+        pairs.append((to[2].view(-1)[: tiles.numel()], tiles.view(-1)))
+    return pairs
+
+
+def _copy(kernel: str, args: tuple[Any, ...], pairs: list[Pair]) -> None:
+    def run() -> tuple[Written, ...]:
+        for target, source in pairs:
+            target.copy_(source)
+        return tuple(Written(target) for target, _ in pairs)
+
+    opaque(kernel, [arg for arg in args if isinstance(arg, torch.Tensor)], run)
+
+
+def flashmla_planner(num_sms: int) -> Callable[..., tuple[torch.Tensor, torch.Tensor]]:
+    """Return a planner with the call of FlashMLA's `get_mla_metadata`, made for `num_sms` workers.
+
+    Not FlashMLA's algorithm: an even split of 64-token blocks over the workers, which depends on every
+    row's length as the real one does. Tiles are int32 `[num_sms, 8]`, splits int32 `[rows + 1]`.
+    """
+
+    def get_mla_metadata(cache_seqlens: torch.Tensor, **_: Any) -> tuple[torch.Tensor, torch.Tensor]:
+        tiles = torch.empty((num_sms, 8), dtype=torch.int32)
+        splits = torch.empty(cache_seqlens.shape[0] + 1, dtype=torch.int32)
+
+        def run() -> tuple[Written, ...]:
+            tile_values, split_values = _split_blocks(cache_seqlens.numpy().astype(np.int64), num_sms)
+            tiles.numpy()[:] = tile_values
+            splits.numpy()[:] = split_values
+            return (Written(tiles), Written(splits))
+
+        opaque("flash_mla.get_mla_metadata", (cache_seqlens, tiles, splits), run)
+        return tiles, splits
+
+    return get_mla_metadata
+
+
+def _split_blocks(lengths: Ints, workers: int) -> tuple[Ints, Ints]:
+    ends = np.cumsum(np.maximum(-(-lengths // 64), 1))
+    bounds = np.arange(workers + 1) * ends[-1] // workers
+    starts, stops = bounds[:-1], bounds[1:]
+    offsets = np.concatenate(([0], ends))
+    first = np.minimum(np.searchsorted(ends, starts, side="right"), len(ends) - 1)
+    last = np.searchsorted(ends, np.maximum(stops - 1, 0), side="right")
+    tiles = np.zeros((workers, 8), np.int64)
+    tiles[:, :4] = np.stack(
+        (first, (starts - offsets[first]) * 64, last, (stops - offsets[last]) * 64), axis=1
+    )
+    # A row has one split for each worker border strictly inside it, and one more.
+    inner = np.unique(bounds[1:-1])
+    inside = [
+        np.count_nonzero((inner > low) & (inner < high)) for low, high in zip(offsets, ends, strict=False)
+    ]
+    return tiles, np.concatenate(([0], np.cumsum(np.asarray(inside) + 1)))
+
+
+def counter_bytes(query_rows: int, heads: int, num_sms: int) -> int:
+    """Return the KV counter's size rule: an int32 for every (query row, head), at least one a worker, by 8."""
+    return -(-max(query_rows * heads, num_sms) // 8) * 8 * 4
+
+
+def flashinfer_utils(geometry: Geometry) -> SimpleNamespace:
+    """Return the part of `flashinfer.utils` that sizes the KV counter."""
+    return SimpleNamespace(
+        get_device_sm_count=lambda device: geometry.num_sms,
+        get_trtllm_gen_multi_ctas_kv_counter_bytes=counter_bytes,
+    )

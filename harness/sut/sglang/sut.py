@@ -1,0 +1,208 @@
+"""SGLang behind the `Sut` protocol: built for a case, captured and refreshed as its own runners do it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import fields, is_dataclass
+from typing import Any
+
+import torch
+
+from harness.case import Case
+from harness.engine.protocol import Engine
+from harness.errors import CaseError
+from harness.fields import COUNTER, Dims
+from harness.observation import Expectation
+from harness.oracle import sparse_lengths, visible_lengths
+from harness.rounds import Inputs, program
+from harness.sut.protocol import SpanRecorder, StepOutputs, StepRoots
+from harness.sut.sglang import shared
+from harness.sut.sglang.backend import Batches, make_multi, make_step
+from harness.sut.sglang.consumer import Consumer
+from harness.sut.sglang.expected import expectation
+from harness.sut.sglang.loader import Loaded, load
+from harness.sut.sglang.watch import Watch
+from harness.types import Kernel, Mode, Path
+
+PATHS = (Path.RELEASED, Path.SHARED, Path.SHARED_IN_GRAPH)
+
+
+class SglangSut:
+    """One case of SGLang. Everything patched is in force only within its own calls."""
+
+    name = "sglang"
+
+    def __init__(
+        self, case: Case, engine: Engine, span: SpanRecorder, buckets: Sequence[int], loaded: Loaded
+    ) -> None:
+        self.steps = case.backends
+        self._case = case
+        self._span = span
+        self._loaded = loaded
+        self._largest = max(buckets)
+        self._buckets = tuple(buckets)
+        self._watch = Watch(loaded.seams, span)
+        self._sharing = (
+            shared.Options(in_graph=case.path is Path.SHARED_IN_GRAPH)
+            if case.path is not Path.RELEASED
+            else None
+        )
+        self._batches = Batches(case, loaded.seams, self._buckets, engine.device)
+        self._consumer = Consumer(case, engine.device)
+        self._multi: Any = None
+        with self._calls():
+            self._native = self._sharing is None and shared.shares_by_itself()
+            if case.mode is Mode.DECODE:
+                self._multi = make_multi(case, loaded.seams, self._batches, self._largest)
+                self._backends: list[Any] = self._multi.attn_backends
+            else:
+                self._backends = [make_step(case, loaded.seams, self._batches, 0, self._largest)]
+
+    @contextmanager
+    def _calls(self) -> Iterator[None]:
+        with self._loaded.calls(self._case.geometry) as patches:
+            if self._sharing is not None and not shared.shares_by_itself():
+                shared.install(self._sharing)
+                patches.callback(shared.uninstall)
+            self._watch.patch(patches)
+            yield
+
+    def facts(self) -> Mapping[str, str]:
+        """Return versions, and which parts are real and which stand-ins."""
+        sharing = "the drop-in" if self._sharing is not None else "none"
+        return {**self._loaded.facts, "sglang.sharing": "SGLang's own" if self._native else sharing}
+
+    def expectation(self) -> Expectation:
+        """Return what the path in force declares of itself."""
+        return expectation(self._case, shared=self._native or self._sharing is not None)
+
+    def init_graph_state(self) -> None:
+        """Make the persistent buffers of every step, for the largest bucket."""
+        rows = self._largest * (1 if self._multi is not None else self._case.variant.draft_tokens)
+        with self._calls():
+            (self._multi or self._backends[0]).init_cuda_graph_state(self._largest, rows)
+
+    def stage(self, inputs: Inputs) -> None:
+        """Write a round's inputs in place into the persistent input tensors."""
+        self._batches.stage(inputs)
+
+    def prepare_capture(self, bucket: int) -> None:
+        """Make (or make again) the metadata of a bucket, from the staged inputs, outside the graph."""
+        with self._calls():
+            self._owner().init_forward_metadata_out_graph(self._batches[bucket], in_capture=True)
+
+    def forward(self, bucket: int) -> tuple[StepOutputs, ...]:
+        """Read every leaf of every step, after the refresh where that is captured too."""
+        if self._in_graph():
+            self._watch.begin()
+            with self._span("refresh"), self._calls():
+                self._owner().init_forward_metadata_in_graph(self._batches[bucket])
+            self._watch.evidence.in_graph = True
+        outputs = []
+        for step, backend in enumerate(self._backends):
+            with self._span("forward", step):
+                outputs.append(self._consumer.read(tensor_leaves(backend.forward_metadata), bucket))
+        return tuple(outputs)
+
+    def refresh(self, bucket: int) -> None:
+        """Refresh the bucket's metadata from the staged inputs before a replay."""
+        if not self._in_graph():
+            self._watch.begin()
+        with self._calls():
+            self._owner().init_forward_metadata_out_graph(self._batches[bucket])
+
+    def eager(self, rows: int) -> None:
+        """Run an eager batch larger than any bucket, and ask for a KV counter of `rows` query rows."""
+        batch = self._batches.oversize(self._largest + 1)
+        with self._calls():
+            if self._case.mode is Mode.DECODE:
+                self._multi.init_forward_metadata(batch)
+            for backend in self._backends:
+                self._grow_counter(backend, rows)
+
+    def _grow_counter(self, backend: Any, rows: int) -> None:
+        if backend._multi_ctas_kv_counter_buffer is None:
+            return
+        if hasattr(backend, "_multi_ctas_kv_counter_for"):
+            backend._multi_ctas_kv_counter_for(rows)
+            return
+        # Releases before 0.5.22 rebind the attribute in `_forward_trtllm`, which needs a GPU to run.
+        grow = self._loaded.seams.counters.grow_multi_ctas_kv_counter_buffer_if_needed
+        backend._multi_ctas_kv_counter_buffer = grow(
+            backend._multi_ctas_kv_counter_buffer, backend.device, backend.num_q_heads, rows
+        )
+
+    def roots(self) -> tuple[StepRoots, ...]:
+        """Return where every step's tensors hang now."""
+        return tuple(_roots(backend) for backend in self._backends)
+
+    def route(self) -> str:
+        """Return which path the last refresh took, from the calls that it made."""
+        first = self._backends[0].forward_metadata
+        aliased = all(backend.forward_metadata is first for backend in self._backends)
+        return self._watch.evidence.route(self.steps, aliased)
+
+    def reference(self, leaf: str, inputs: Inputs) -> torch.Tensor | None:
+        """Return FlashMLA's plan of the oracle's lengths, for the leaves that hold one."""
+        holder, _, name = leaf.partition(".")
+        if holder != "flashmla_metadata":
+            return None
+        dims = Dims.of(self._case, inputs.bucket)
+        lengths = sparse_lengths(visible_lengths(dims, inputs), dims.pool, dims.topk)
+        on_device = torch.from_numpy(lengths).to(self._batches.table.device, torch.int32)
+        with self._calls():
+            plan = self._backends[0]._compute_flashmla_metadata(cache_seqlens=on_device, seq_len_q=1)
+        return getattr(plan, name)  # type: ignore[no-any-return]
+
+    def close(self) -> None:
+        """Let go of the backends; no patch outlives a call."""
+        self._multi = None
+        self._backends = []
+
+    def _owner(self) -> Any:
+        return self._multi if self._multi is not None else self._backends[0]
+
+    def _in_graph(self) -> bool:
+        return self._sharing is not None and self._sharing.in_graph
+
+
+def _roots(backend: Any) -> StepRoots:
+    entries = getattr(backend, "decode_cuda_graph_metadata", {})
+    state = {name: value for name, value in entries.items() if isinstance(name, str) and value is not None}
+    counter = backend._multi_ctas_kv_counter_buffer
+    if counter is not None:
+        state[COUNTER] = counter
+    return StepRoots(
+        metadata={bucket: value for bucket, value in entries.items() if isinstance(bucket, int)},
+        active=getattr(backend, "forward_metadata", None),
+        state=state,
+    )
+
+
+def tensor_leaves(metadata: Any, prefix: str = "") -> dict[str, torch.Tensor]:
+    """Return the tensors below a metadata object by dotted name."""
+    found: dict[str, torch.Tensor] = {}
+    for item in fields(metadata):
+        value = getattr(metadata, item.name)
+        if isinstance(value, torch.Tensor):
+            found[prefix + item.name] = value
+        elif is_dataclass(value):
+            found |= tensor_leaves(value, f"{prefix}{item.name}.")
+    return found
+
+
+def make_sut(case: Case, engine: Engine, span: SpanRecorder) -> SglangSut:
+    """Build SGLang for a case; `case.sut` may name a release, as in `sglang@0.5.22`.
+
+    Raises CaseError for a path or kernel that SGLang does not have, UsageError where there is no SGLang.
+    """
+    _, _, version = case.sut.partition("@")
+    if case.path not in PATHS:
+        allowed = ", ".join(PATHS)
+        raise CaseError(f"{case.id}: path {case.path} is not one of SGLang's ({allowed})")
+    if case.kernel is Kernel.FLASHMLA_KV and case.model.index_kpool > 1:
+        raise CaseError(f"{case.id}: kernel flashmla_kv needs index_kpool 1, not {case.model.index_kpool}")
+    if case.mode is not Mode.DECODE and case.path is not Path.RELEASED:
+        raise CaseError(f"{case.id}: mode {case.mode} has one backend, so its path is released")
+    return SglangSut(case, engine, span, program(case).buckets, load(version or None, engine.device))
