@@ -1,0 +1,65 @@
+from __future__ import annotations
+
+import numpy as np
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from harness.probe.extent import Extent
+
+DTYPES = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
+
+
+@st.composite
+def extents(draw: st.DrawFn) -> Extent:
+    itemsize = draw(st.sampled_from([1, 2, 4, 8]))
+    start = draw(st.integers(0, 8)) * itemsize
+    rank = draw(st.integers(0, 3))
+    shape = tuple(draw(st.integers(0 if rank > 2 else 1, 3)) for _ in range(rank))
+    stride = tuple(draw(st.integers(0, 5)) for _ in range(rank))
+    return Extent(start, shape, stride, itemsize)
+
+
+def occupied(extent: Extent) -> set[int]:
+    """The bytes, found by looping over every index."""
+    found: set[int] = set()
+    for index in np.ndindex(*extent.shape):
+        first = extent.start + extent.itemsize * sum(i * s for i, s in zip(index, extent.stride, strict=True))
+        found.update(range(first, first + extent.itemsize))
+    return found
+
+
+@given(extents(), extents())
+def test_touches_means_a_common_byte(a: Extent, b: Extent) -> None:
+    assert a.touches(b) == b.touches(a) == bool(occupied(a) & occupied(b))
+
+
+@given(extents())
+def test_span_and_dense_describe_the_bytes(extent: Extent) -> None:
+    found = occupied(extent)
+    start, stop = extent.span
+    assert (start, stop) == ((min(found), max(found) + 1) if found else (extent.start, extent.start))
+    if extent.dense and found:
+        assert found == set(range(start, stop))
+
+
+@given(extents(), st.integers(0, 40), st.integers(0, 40))
+def test_painted_marks_each_byte_of_the_window(extent: Extent, low: int, size: int) -> None:
+    expected = [byte in occupied(extent) for byte in range(low, low + size)]
+    assert extent.painted(low, low + size, 1).tolist() == expected
+
+
+@given(st.sets(st.integers(0, 20)), st.sampled_from([1, 2, 4, 8]))
+def test_elements_are_exact(elements: set[int], itemsize: int) -> None:
+    tensor = torch.zeros(21, dtype=DTYPES[itemsize])
+    extent = Extent.of_elements(tensor, torch.tensor(sorted(elements), dtype=torch.int32))
+    for index in range(21):
+        assert extent.touches(Extent.of_tensor(tensor[index : index + 1])) == (index in elements)
+
+
+def test_a_contiguous_view_is_dense_and_a_column_is_not() -> None:
+    table = torch.zeros(4, 8, dtype=torch.int32)
+    assert Extent.of_tensor(table).dense
+    assert Extent.of_tensor(table[1:3]).dense
+    assert Extent.of_tensor(table.T).dense
+    assert not Extent.of_tensor(table[:, :3]).dense
