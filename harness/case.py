@@ -55,6 +55,24 @@ class Variant(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=T
         return f"{self.steps}/{self.topk}/{self.draft_tokens}"
 
 
+class ExtraRound(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """A round that a case file adds to the programs of its mode and bucket, e.g. a failure shrunk to this."""
+
+    bucket: int
+    lengths: tuple[int, ...]
+    """Tokens, one per live request; as `rounds.Round.lengths`."""
+    requests: tuple[int, ...]
+    """Rows of `req_to_token`, distinct, never 0."""
+    mode: Mode
+    accepted: tuple[int, ...] = ()
+    """Draft-extend: accepted tokens per request; all N where it is empty."""
+    pages: int = 0
+    """Seed of the page map; rounds with equal seeds lie on the same pages."""
+    engine: EngineKind | None = None
+    """The engine whose geometry it is for; None: every engine of the model."""
+    why: str = "from the case file"
+
+
 class Model(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """A model, as far as attention metadata depends on it."""
 
@@ -70,6 +88,10 @@ class Model(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tru
     buckets: tuple[int, ...]
     geometries: dict[str, Geometry]
     """By engine kind: `tape` and `cuda_graph`."""
+    rounds: tuple[ExtraRound, ...] = ()
+    """Rounds added to the generated ones."""
+    matrix: bool = True
+    """Whether the default matrix includes this model."""
 
     @property
     def page_tokens(self) -> int:
