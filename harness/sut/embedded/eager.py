@@ -41,6 +41,6 @@ def run_eager(
     if counter is not None:
         arrivals = counter.for_rows(rows)
         arrivals.add_(1)
-        attention = torch.where(arrivals.view(rows, HEADS, 1) == 1, attention, 0.0)
+        attention = attention.masked_fill(arrivals.view(rows, HEADS, 1) != 1, 0.0)
         arrivals.sub_(1)
     return EagerMetadata(lengths), attention

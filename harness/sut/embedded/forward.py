@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import torch
 
 from harness.case import PHYSICAL_PAGE
-from harness.fields import Dims
+from harness.fields import Dims, plan_is_written
 from harness.sut.embedded.counter import HEADS
 from harness.sut.embedded.metadata import DSAMetadata, KPoolWritePlan, named_leaves, present
 from harness.sut.embedded.planners import SEGMENT
@@ -23,15 +23,16 @@ from harness.sut.embedded.weights import (
     VOCABULARY,
     Caches,
     Weights,
+    largest_score,
 )
 from harness.sut.protocol import StepOutputs
 from harness.types import Mode
 
-RANK = 1 << 20
-"""Positions that fit below a score in a composite key; more than any width."""
 CHUNK_ELEMENTS = 1 << 25
 """Most gathered key elements at a time: 128 MiB as float32."""
-QUERY_PARTS = [INDEX_DIM * INDEX_HEADS, HEADS * LATENT, VOCABULARY]
+QUERY_PARTS = [INDEX_HEADS * INDEX_DIM, HEADS * LATENT, VOCABULARY]
+NO_WEIGHT = -1.0e30
+"""Logit of a slot without a token."""
 CHECKSUM = 2_147_483_629
 """A prime; the checksum of a location t is t * (t + CHECKSUM), summed in wrapping int64."""
 
@@ -56,9 +57,16 @@ class StepForward:
         columns = -(-dims.pages // pool)
         self._keys = columns * PHYSICAL_PAGE
         self._picked = min(dims.topk // pool, self._keys)
-        position = torch.arange(self._keys, dtype=torch.int64, device=device)
+        # Score and position in one number: int32 if it holds them (half the memory), else int64.
+        self._rank = 1 << (self._keys - 1).bit_length()
+        fits = (largest_score(pool) + 1) * self._rank <= 1 << 31
+        self._composite = torch.int32 if fits else torch.int64
+        position = torch.arange(self._keys, dtype=self._composite, device=device)
         self._position = position[None, :]
-        self._descending = (RANK - 1) - position[None, :]
+        self._descending = (self._rank - 1) - position[None, :]
+        self._dead = torch.tensor(-1, dtype=self._composite, device=device)
+        self._guard = torch.tensor([self._guard_page, self._guard_token], dtype=torch.int32, device=device)
+        self._no_weight = torch.tensor(NO_WEIGHT, device=device)
         self._page_start = torch.arange(columns, dtype=torch.int32, device=device)[None, :] * PHYSICAL_PAGE
         self._slot = torch.arange(self._picked * pool, dtype=torch.int32, device=device)[None, :]
         self._lane = torch.arange(pool, dtype=torch.int64, device=device)
@@ -69,17 +77,16 @@ class StepForward:
         self._writer = PoolWriter(dims, requests, model.caches, device) if pool > 1 else None
         segments = -(-dims.width // SEGMENT)
         schedule = [(rows, segments)] * (dims.num_sms + 1)
-        bounds = [
-            *[dims.width] * (2 * dims.bucket + 3 * rows),
-            *[self._keys] * rows,
-            *[rows - 1] * rows,
-            *[bound for entry in schedule for bound in entry],
-        ]
-        if dims.plan.min_rows <= rows <= dims.plan.max_rows:
-            bounds.append(rows)
-        self._plan_is_read = len(bounds) - 2 * dims.bucket - 5 * rows - 2 * len(schedule) == 1
+        bounds = [dims.width] * (2 * dims.bucket + 3 * rows) + [self._keys] * rows + [rows - 1] * rows
+        before = len(bounds)
+        bounds += self._writer.bounds if self._writer is not None else []
+        write_plan = len(bounds) - before
+        bounds += [bound for entry in schedule for bound in entry]
+        self._plan_is_read = plan_is_written(dims)
+        bounds += [rows] if self._plan_is_read else []
         self._upper = torch.tensor(bounds, dtype=torch.int32, device=device)
         self._lower = torch.zeros_like(self._upper)
+        self._part_sizes = [dims.bucket] * 2 + [rows] * 5 + [write_plan, len(bounds) - before - write_plan]
 
     def run(
         self,
@@ -97,14 +104,15 @@ class StepForward:
         bad: list[torch.Tensor] = []
         lengths = self._bounded_lengths(metadata, bad)
         if self._writer is not None:
-            self._writer.write(present_plan(metadata), req_to_token, bad)
+            self._writer.write(present_plan(metadata), lengths.write_plan, req_to_token, bad)
         rows = self._dims.rows
         table = self._model.weights.queries.index_select(0, token.index_select(0, lengths.query) + step)
         index_query, query, bias = torch.split(table, QUERY_PARTS, dim=1)
         scores = self._scores(metadata, lengths.keys, index_query, bad)
         locations = self._locations(metadata, scores, lengths, bad)
         kv = self._model.caches.kv.index_select(0, locations.reshape(-1)).view(rows, -1, LATENT).float()
-        attention = _attend(query.view(rows, HEADS, LATENT), kv, locations < self._guard_token)
+        valid = locations < self._guard_token
+        attention = self._attend(query.reshape(rows, HEADS, LATENT), kv, valid)
         if counter is not None:
             attention = _count_arrivals(attention, counter)
         # Sums of eighths times eightfold integers: exact, so the choice is the same on every device.
@@ -134,15 +142,18 @@ class StepForward:
             sparse_cu[1:] - sparse_cu[:-1],
             self._key_lengths(metadata),
             first_query,
-            self._schedule(metadata).reshape(-1),
         ]
+        if self._writer is not None:
+            parts += self._writer.read(present_plan(metadata))
+        parts.append(self._schedule(metadata).reshape(-1))
         if self._plan_is_read:
             parts.append(metadata.topk_v2_plan[0, 1:])
         found = torch.cat(parts)
         bounded = torch.clamp(found, self._lower, self._upper)
         bad.append((found != bounded).sum())
-        sizes = [dims.bucket] * 2 + [dims.rows] * 5
-        lengths, spans, visible, sparse, sparse_spans, keys, query = torch.split(bounded[: sum(sizes)], sizes)
+        lengths, spans, visible, sparse, sparse_spans, keys, query, write_plan, _ = torch.split(
+            bounded, self._part_sizes
+        )
         limit = torch.minimum(lengths, spans)
         if dims.expanded:
             limit = limit.index_select(0, self._request_of_row)
@@ -151,6 +162,7 @@ class StepForward:
             sparse=torch.minimum(sparse, sparse_spans),
             keys=keys,
             query=query,
+            write_plan=write_plan,
         )
 
     def _key_lengths(self, metadata: DSAMetadata) -> torch.Tensor:
@@ -180,30 +192,30 @@ class StepForward:
     def _scores(
         self, metadata: DSAMetadata, lengths: torch.Tensor, query: torch.Tensor, bad: list[torch.Tensor]
     ) -> torch.Tensor:
-        """Return composite keys, int64 `[rows, keys]`: (score, earlier position first), -1 past the length.
+        """Return composite keys, `[rows, keys]`: (score, earlier position first), -1 past the length.
 
         No two live keys of a row are equal, so every device picks the same ones in the same order.
         """
-        pages = torch.where(self._page_start < lengths[:, None], self._key_pages(metadata), self._guard_page)
+        pages = torch.where(self._page_start < lengths[:, None], self._key_pages(metadata), self._guard[0])
         bounded = pages.clamp(0, self._guard_page)
         bad.append((pages != bounded).sum())
         rows = self._dims.rows
         chunk = max(1, CHUNK_ELEMENTS // (self._keys * INDEX_DIM))
-        heads = query.reshape(rows, INDEX_DIM, INDEX_HEADS)
+        heads = query.reshape(rows, INDEX_HEADS, INDEX_DIM)
         parts = [
             self._chunk_scores(bounded[start : start + chunk], heads[start : start + chunk])
             for start in range(0, rows, chunk)
         ]
         scores = parts[0] if len(parts) == 1 else torch.cat(parts)
-        composite = torch.add(self._descending, scores.to(torch.int64), alpha=RANK)
-        return torch.where(self._position < lengths[:, None], composite, -1)
+        composite = torch.add(self._descending, scores.to(self._composite), alpha=self._rank)
+        return torch.where(self._position < lengths[:, None], composite, self._dead)
 
     def _chunk_scores(self, pages: torch.Tensor, heads: torch.Tensor) -> torch.Tensor:
         cache = self._model.caches.index_keys
         if self._writer is not None:
             cache = self._writer.pages
         keys = cache.index_select(0, pages.reshape(-1)).view(pages.shape[0], self._keys, INDEX_DIM)
-        return torch.bmm(keys.float(), heads).relu_().sum(-1)
+        return torch.bmm(heads, keys.transpose(1, 2)).relu_().sum(1)
 
     def _locations(
         self, metadata: DSAMetadata, scores: torch.Tensor, lengths: _Lengths, bad: list[torch.Tensor]
@@ -226,10 +238,16 @@ class StepForward:
             position = torch.cat((history, tail.clamp(max=self._dims.width - 1)), 1)
             kept = (history < torch.minimum(whole, limit)) & (self._slot < sparse - tokens)
             valid = torch.cat((kept, (tail < limit) & (self._tail < sparse)), 1)
-        locations = torch.where(valid, metadata.page_table_1.gather(1, position), self._guard_token)
+        locations = torch.where(valid, metadata.page_table_1.gather(1, position), self._guard[1])
         bounded = locations.clamp(0, self._guard_token)
         bad.append((locations != bounded).sum())
         return bounded
+
+    def _attend(self, query: torch.Tensor, kv: torch.Tensor, valid: torch.Tensor) -> torch.Tensor:
+        """Softmax attention `[rows, heads, latent]`; no valid slot leaves guard rows, so zeros."""
+        logits = torch.bmm(query, kv.transpose(1, 2))
+        weights = torch.where(valid[:, None, :], logits, self._no_weight).softmax(-1)
+        return torch.bmm(weights, kv)
 
 
 @dataclass(frozen=True, eq=False)
@@ -244,6 +262,8 @@ class _Lengths:
     """(Pooled) index keys that the row sees."""
     query: torch.Tensor
     """Row of the query token."""
+    write_plan: torch.Tensor
+    """What `PoolWriter.write` needs; empty for P = 1."""
 
 
 def present_plan(metadata: DSAMetadata) -> KPoolWritePlan:
@@ -253,21 +273,13 @@ def present_plan(metadata: DSAMetadata) -> KPoolWritePlan:
     return metadata.kpool_write_plan
 
 
-def _attend(query: torch.Tensor, kv: torch.Tensor, valid: torch.Tensor) -> torch.Tensor:
-    """Softmax attention `[rows, heads, latent]`; a row without a valid slot sees guard rows only: zeros."""
-    logits = torch.bmm(query, kv.transpose(1, 2))
-    weights = torch.where(valid[:, None, :], logits, -1.0e30).softmax(-1)
-    return torch.bmm(weights, kv)
-
-
 def _count_arrivals(attention: torch.Tensor, counter: torch.Tensor) -> torch.Tensor:
     """Let every (row, head) arrive once, keep results whose count is exact, and take the arrivals back.
 
     As with the real kernel, a counter that is not zero at the start spoils its row and stays dirty.
     """
     counter.add_(1)
-    arrived = counter.view(attention.shape[0], HEADS, 1) == 1
-    attention = torch.where(arrived, attention, 0.0)
+    attention = attention.masked_fill(counter.view(attention.shape[0], HEADS, 1) != 1, 0.0)
     counter.sub_(1)
     return attention
 

@@ -27,30 +27,40 @@ class PoolWriter:
         self._guard_slot = slots - 1
         self._end = torch.arange(1, candidates + 1, dtype=torch.int32, device=device)[None, :] * pool
         self._offset = torch.arange(candidates * pool, dtype=torch.int32, device=device)[None, :]
-        bounds = [requests - 1] * dims.bucket + [dims.width - 1] * (2 * dims.bucket)
-        bounds += [dims.draft_tokens] * dims.bucket
-        self._upper = torch.tensor(bounds, dtype=torch.int32, device=device)
-        self._lower = torch.zeros_like(self._upper)
+        self.bounds = [requests - 1] * dims.bucket + [dims.width - 1] * (2 * dims.bucket)
+        self.bounds += [dims.draft_tokens] * dims.bucket
+        self._guard = torch.tensor(self._guard_slot, dtype=torch.int64, device=device)
+        self._nowhere = torch.tensor(self._sink, dtype=torch.int64, device=device)
         self._written = torch.full((dims.bucket,), dims.written, dtype=torch.int32, device=device)
         self.pages = caches.pooled_keys.view(-1, PHYSICAL_PAGE * INDEX_DIM)
-        """int8 `[pooled pages, 64 * INDEX_DIM]`."""
+        """float32 `[pooled pages, 64 * INDEX_DIM]`."""
 
-    def write(self, plan: KPoolWritePlan, req_to_token: torch.Tensor, bad: list[torch.Tensor]) -> None:
-        """Sum and store the pools that are complete; append the count of ids out of range to `bad`."""
-        dims = self._dims
+    def read(self, plan: KPoolWritePlan) -> list[torch.Tensor]:
+        """Return what has to lie within 0 and `bounds`, int32: requests, starts, tails and token counts."""
         accepted = self._written if plan.effective_n_per_batch is None else plan.effective_n_per_batch
-        found = torch.cat((plan.req.to(torch.int32), plan.write_start, plan.tail_logical_start, accepted))
-        bounded = torch.clamp(found, self._lower, self._upper)
-        bad.append((found != bounded).sum())
+        return [plan.req.to(torch.int32), plan.write_start, plan.tail_logical_start, accepted]
+
+    def write(
+        self,
+        plan: KPoolWritePlan,
+        bounded: torch.Tensor,
+        req_to_token: torch.Tensor,
+        bad: list[torch.Tensor],
+    ) -> None:
+        """Sum and store the pools that are complete; append the count of locations out of range to `bad`.
+
+        `bounded` is what `read` returned, in one tensor and within its bounds.
+        """
+        dims = self._dims
         request, start, first, count = torch.split(bounded, dims.bucket)
         complete = (first[:, None] + self._end <= (start + count)[:, None]) & (request > 0)[:, None]
         position = (first[:, None] + self._offset).clamp(max=dims.width - 1)
         cell = (request * dims.width)[:, None] + position
         token = req_to_token.view(-1).index_select(0, cell.view(-1)).clamp(0, self._caches.tokens - 1)
         keys = self._caches.index_keys.view(-1, INDEX_DIM).index_select(0, token)
-        pooled = keys.view(-1, dims.pool, INDEX_DIM).sum(1, dtype=torch.int8)
-        location = torch.where(complete, plan.write_loc, self._guard_slot)
+        pooled = keys.view(-1, dims.pool, INDEX_DIM).sum(1)
+        location = torch.where(complete, plan.write_loc, self._guard)
         inside = location.clamp(0, self._guard_slot)
         bad.append((location != inside).sum())
-        target = torch.where(complete, inside, self._sink)
+        target = torch.where(complete, inside, self._nowhere)
         self._caches.pooled_keys.index_copy_(0, target.view(-1), pooled)

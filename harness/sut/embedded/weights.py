@@ -22,8 +22,12 @@ VOCABULARY = 64
 """Tokens that the draft head chooses from."""
 QUERIES = VOCABULARY + 16
 """Rows of the query table: token + draft step."""
-INDEX_DIM = 8
+INDEX_DIM = 4
 INDEX_HEADS = 2
+INDEX_LARGEST = 7
+"""Largest magnitude of an index key's and an index query's entries."""
+HEAD_WEIGHTS = (1, 3)
+"""Weights of the index heads, folded into the queries (they are positive, so ReLU lets them through)."""
 LATENT = 8
 """Entries of a KV row; keys and values are the same vector, as in MLA."""
 CODES = 4096
@@ -36,7 +40,7 @@ class Weights:
     """The query table and the draft head, float32."""
 
     queries: torch.Tensor
-    """`[QUERIES, INDEX_DIM * INDEX_HEADS + HEADS * LATENT + VOCABULARY]`: index query, query, draft bias."""
+    """`[QUERIES, INDEX_HEADS * INDEX_DIM + HEADS * LATENT + VOCABULARY]`: index query, query, draft bias."""
     draft_head: torch.Tensor
     """`[LATENT, VOCABULARY]`, multiples of 8: a sum of KV rows gives whole logits."""
 
@@ -44,7 +48,8 @@ class Weights:
     def seeded(cls, seed: int, device: torch.device) -> Weights:
         """Draw the weights of a seed."""
         rng = np.random.default_rng([seed, 1])
-        index = rng.integers(-7, 8, (QUERIES, INDEX_DIM, INDEX_HEADS)) * np.array([1, 3])
+        entries = rng.integers(-INDEX_LARGEST, INDEX_LARGEST + 1, (QUERIES, INDEX_HEADS, INDEX_DIM))
+        index = entries * np.array(HEAD_WEIGHTS)[None, :, None]
         attention = rng.normal(size=(QUERIES, HEADS * LATENT))
         bias = rng.integers(-400, 401, (QUERIES, VOCABULARY))
         table = np.concatenate([index.reshape(QUERIES, -1), attention, bias], axis=1)
@@ -59,10 +64,10 @@ class Caches:
     tokens: int
     """Token locations, guard page included."""
     index_keys: torch.Tensor
-    """int8 `[tokens / 64, 64 * INDEX_DIM]`, by physical page."""
+    """float32 `[tokens / 64, 64 * INDEX_DIM]`, whole numbers, by physical page."""
     pooled_keys: torch.Tensor
-    """int8 `[tokens / P + 64, INDEX_DIM]`: sums over P tokens, then a page into which nothing reads but
-    writes of incomplete pools go. With P = 1 the index keys themselves."""
+    """float32 `[tokens / P + 64, INDEX_DIM]`: sums over P tokens, then a page that takes the writes of
+    incomplete pools and that nothing reads. With P = 1 the index keys themselves."""
     kv: torch.Tensor
     """`[tokens, LATENT]`, float32 or bfloat16."""
 
@@ -70,7 +75,8 @@ class Caches:
     def seeded(cls, seed: int, tokens: int, pool: int, precision: Precision, device: torch.device) -> Caches:
         """Fill the caches for `tokens` locations and one guard page of 64 * P tokens more."""
         rng = np.random.default_rng([seed, 2])
-        index_codes = _tensor(rng.integers(-7, 8, (CODES, INDEX_DIM)), torch.int8, device)
+        codes = rng.integers(-INDEX_LARGEST, INDEX_LARGEST + 1, (CODES, INDEX_DIM))
+        index_codes = _tensor(codes, torch.float32, device)
         dtype = torch.bfloat16 if precision is Precision.BF16 else torch.float32
         kv_codes = _tensor(rng.integers(-8, 9, (CODES, LATENT)) / 8, dtype, device)
         guard = PHYSICAL_PAGE * pool
@@ -83,9 +89,14 @@ class Caches:
         pooled = index
         if pool > 1:
             slots = (tokens + guard) // pool
-            pooled = torch.zeros(slots + PHYSICAL_PAGE, INDEX_DIM, dtype=torch.int8, device=device)
-            torch.sum(index.view(slots, pool, INDEX_DIM), 1, dtype=torch.int8, out=pooled[:slots])
+            pooled = torch.zeros(slots + PHYSICAL_PAGE, INDEX_DIM, device=device)
+            torch.sum(index.view(slots, pool, INDEX_DIM), 1, out=pooled[:slots])
         return cls(tokens + guard, index.view(-1, PHYSICAL_PAGE * INDEX_DIM), pooled, kv)
+
+
+def largest_score(pool: int) -> int:
+    """Return a bound of index scores: all entries at their largest and in agreement."""
+    return sum(HEAD_WEIGHTS) * INDEX_DIM * INDEX_LARGEST * INDEX_LARGEST * pool
 
 
 def _tensor(values: NDArray[np.generic], dtype: torch.dtype, device: torch.device) -> torch.Tensor:
