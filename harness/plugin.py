@@ -98,10 +98,10 @@ def read_options(config: pytest.Config) -> HarnessOptions:
     """
     try:
         return HarnessOptions(
-            sut=str(_setting(config, "harness_sut")),
+            sut=_setting(config, "harness_sut"),
             engine=EngineKind(_setting(config, "harness_engine")),
-            models=tuple(_setting(config, "harness_model")),
-            paths=tuple(Path(path) for path in _setting(config, "harness_path")),
+            models=tuple(_settings(config, "harness_model")),
+            paths=tuple(Path(path) for path in _settings(config, "harness_path")),
             golden_update=_golden_update(config),
         )
     except ValueError as error:
@@ -208,14 +208,18 @@ class _GpuEvidence:
             )
 
 
-def _setting(config: pytest.Config, name: str) -> list[str] | str:
-    given: list[str] | str | None = config.getoption(name)
-    found: list[str] | str = config.getini(name) if given is None else given
-    return found
+def _setting(config: pytest.Config, name: str) -> str:
+    given: str | None = config.getoption(name)
+    return str(config.getini(name)) if given is None else given
+
+
+def _settings(config: pytest.Config, name: str) -> list[str]:
+    given: list[str] | None = config.getoption(name)
+    return list(config.getini(name)) if given is None else given
 
 
 def _golden_update(config: pytest.Config) -> str:
-    update = str(_setting(config, "harness_golden_update"))
+    update = _setting(config, "harness_golden_update")
     if update and update not in UPDATES:
         raise ValueError(f"harness_golden_update = {update!r} is none of {', '.join(UPDATES)}")
     return update
