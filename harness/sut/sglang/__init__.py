@@ -1,1 +1,1 @@
-"""The released SGLang as a system under test: its own classes, driven as its CUDA-graph runners drive them."""
+"""The released SGLang as a system under test: its own classes, driven as its runners drive them."""

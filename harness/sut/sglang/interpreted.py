@@ -60,11 +60,8 @@ def intercept(patches: Patches) -> None:
 def _recorded_stores(addresses: Addresses) -> AbstractContextManager[Any]:
     from triton.runtime.interpreter import InterpreterBuilder as Builder
 
-    store, exchange, update = (
-        Builder.create_masked_store,
-        Builder.create_atomic_cas,
-        Builder.create_atomic_rmw,
-    )
+    store = Builder.create_masked_store
+    exchange, update = Builder.create_atomic_cas, Builder.create_atomic_rmw
 
     def masked_store(self: Any, ptrs: Any, value: Any, mask: Any, *rest: Any) -> Any:
         addresses.append(ptrs.data[mask.data])

@@ -75,7 +75,7 @@ class Loaded:
             found.copies, "_jit_fused_metadata_copy_multi_module", lambda *_: standins.CopyModule()
         )
         planner = SimpleNamespace(get_mla_metadata=standins.flashmla_planner(geometry.num_sms))
-        patches.item(sys.modules, found.flashmla, planner)  # type: ignore[arg-type]
+        patches.item(sys.modules, found.flashmla, planner)
         utils = standins.flashinfer_utils(geometry)
         patches.attribute(found.counters.flashinfer, "utils", utils)
         for function in found.cached:
@@ -109,7 +109,7 @@ def load(version: str | None, device: torch.device) -> Loaded:
 
 def _load_real(site: Site) -> Loaded:
     os.environ["CUDA_HOME"] = cuda.toolkit()
-    torch.cuda.init()  # so that SGLang asks torch for the architecture, not NVML
+    torch.cuda.current_device()  # initialises CUDA, so that SGLang asks torch for the architecture, not NVML
     if not site.slim:
         found = _import(site, contextlib.nullcontext())
         return Loaded(site, False, found, _facts(site, found, "everything", "none"), None, None)
@@ -124,7 +124,7 @@ def _load_simulated(site: Site) -> Loaded:
     _check_interpreter()
     deep_gemm = PlaceholderModule("deep_gemm")
     deep_gemm.__path__ = []
-    deep_gemm.get_paged_mqa_logits_metadata = standins.paged_mqa_schedule
+    vars(deep_gemm)["get_paged_mqa_logits_metadata"] = standins.paged_mqa_schedule
     shim = Shim(site.folder, {"deep_gemm": deep_gemm})
     found = _import(site, _pretended_h200(shim), shim)
     others = [name for name in shim.names() if name not in ("deep_gemm", "flashinfer")]

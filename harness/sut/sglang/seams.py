@@ -34,6 +34,11 @@ STEP_METHODS = (
 """Methods of a step's backend that are called or wrapped."""
 MULTI_METHODS = ("init_cuda_graph_state", "init_forward_metadata_out_graph", "init_forward_metadata_in_graph")
 
+COUNTER_FUNCTIONS = (
+    "make_persistent_multi_ctas_kv_counter_buffer",
+    "grow_multi_ctas_kv_counter_buffer_if_needed",
+)
+
 
 @dataclass(frozen=True)
 class Seams:
@@ -86,10 +91,7 @@ def find(version: str) -> Seams:
     for name in ("plan_topk_v2", "_jit_topk_v2_module"):
         _attribute(version, topk, name)
     counters = _module(version, f"{_ATTENTION}.trtllm_mla_backend")
-    for name in (
-        "make_persistent_multi_ctas_kv_counter_buffer",
-        "grow_multi_ctas_kv_counter_buffer_if_needed",
-    ):
+    for name in COUNTER_FUNCTIONS:
         _attribute(version, counters, name)
     savers = _module(version, "sglang.srt.utils.torch_memory_saver_adapter")
     batches = _module(version, "sglang.srt.model_executor.forward_batch_info")

@@ -42,7 +42,10 @@ def is_installed() -> bool:
 
 
 def install(options: Options | None = None) -> None:
-    """Patch the two backend classes. HarnessError if installed already, UsageError if SGLang shares itself."""
+    """Patch the two backend classes.
+
+    Raises HarnessError if it is installed already, UsageError if this SGLang shares by itself.
+    """
     step, multi = _classes()
     if is_installed():
         raise HarnessError("sharing is installed already: call uninstall() first")

@@ -20,18 +20,10 @@ from types import ModuleType
 from typing import Any
 
 PLACEHOLDERS = frozenset(
-    {
-        "IPython",
-        "PIL",
-        "deep_gemm",
-        "flashinfer",
-        "orjson",
-        "pybase64",
-        "pydantic",
-        "pydantic_core",
-        "requests",
-    }
-    | {"sgl_kernel", "starlette", "torchvision", "tqdm", "zmq"}
+    """
+    IPython PIL deep_gemm flashinfer orjson pybase64 pydantic pydantic_core requests sgl_kernel starlette
+    torchvision tqdm zmq
+    """.split()
 )
 """Third-party packages that may be missing."""
 BARE = (

@@ -187,19 +187,16 @@ def _split_blocks(lengths: Ints, workers: int) -> tuple[Ints, Ints]:
     first = np.minimum(np.searchsorted(ends, starts, side="right"), len(ends) - 1)
     last = np.searchsorted(ends, np.maximum(stops - 1, 0), side="right")
     tiles = np.zeros((workers, 8), np.int64)
-    tiles[:, :4] = np.stack(
-        (first, (starts - offsets[first]) * 64, last, (stops - offsets[last]) * 64), axis=1
-    )
+    tiles[:, 0], tiles[:, 1] = first, (starts - offsets[first]) * 64
+    tiles[:, 2], tiles[:, 3] = last, (stops - offsets[last]) * 64
     # A row has one split for each worker border strictly inside it, and one more.
-    inner = np.unique(bounds[1:-1])
-    inside = [
-        np.count_nonzero((inner > low) & (inner < high)) for low, high in zip(offsets, ends, strict=False)
-    ]
-    return tiles, np.concatenate(([0], np.cumsum(np.asarray(inside) + 1)))
+    borders = np.unique(bounds[1:-1])
+    inside = np.searchsorted(borders, ends) - np.searchsorted(borders, offsets[:-1], side="right")
+    return tiles, np.concatenate(([0], np.cumsum(inside + 1)))
 
 
 def counter_bytes(query_rows: int, heads: int, num_sms: int) -> int:
-    """Return the KV counter's size rule: an int32 for every (query row, head), at least one a worker, by 8."""
+    """Return the KV counter's bytes: an int32 for every (row, head), at least one a worker, in eights."""
     return -(-max(query_rows * heads, num_sms) // 8) * 8 * 4
 
 

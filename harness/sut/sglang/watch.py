@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from contextlib import AbstractContextManager, ExitStack
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -69,11 +69,11 @@ class Watch:
             return lambda backend: self._span(name, backend.speculative_step_id)
 
         def kpool(backend: Any) -> AbstractContextManager[None]:
-            return own("kpool_refresh")(backend) if backend.dsa_index_kpool > 1 else ExitStack()
+            return own("kpool_refresh")(backend) if backend.dsa_index_kpool > 1 else nullcontext()
 
         def copying(backend: Any) -> AbstractContextManager[None]:
             self._copying = backend.speculative_step_id
-            return ExitStack()
+            return nullcontext()
 
         def wrap(owner: Any, name: str, enter: Any, done: Any = None) -> None:
             patches.attribute(owner, name, _around(getattr(owner, name), enter, done))
@@ -105,7 +105,7 @@ class Watch:
 
 
 def _nothing(*_: Any) -> AbstractContextManager[None]:
-    return ExitStack()
+    return nullcontext()
 
 
 def _around(
@@ -113,7 +113,7 @@ def _around(
     enter: Callable[..., AbstractContextManager[None]],
     done: Callable[[Any], object] | None,
 ) -> Callable[..., Any]:
-    """Return `function` run in the context that `enter(first argument)` gives, then `done(first argument)`."""
+    """Return `function` run within `enter(first argument)` and followed by `done(first argument)`."""
 
     def wrapped(*args: Any, **kwargs: Any) -> Any:
         first = args[0] if args else None
