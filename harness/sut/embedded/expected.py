@@ -27,10 +27,10 @@ def effective_path(case: Case) -> Path:
     return case.path
 
 
-def expectation_of(case: Case) -> Expectation:
-    """Return the declared contract of a case's path in its main bucket."""
+def expectation_of(case: Case, bucket: int) -> Expectation:
+    """Return the declared contract of a case's path in one bucket."""
     path = effective_path(case)
-    dims = Dims.of(case, case.bucket)
+    dims = Dims.of(case, bucket)
     shared = path in (Path.SHARED, Path.SHARED_IN_GRAPH)
     writes: list[LedgerEntry] = []
     for step in range(1 if shared else case.backends):

@@ -49,7 +49,8 @@ class EmbeddedSut:
         self._backend = MultiStepBackend(case.path, self.steps, self._tools, span)
         rows = Dims.of(case, 1).rows
         self._inputs = PersistentInputs(self._max_bs, rows, geometry.requests, geometry.width, self._device)
-        tokens = geometry.requests * geometry.width
+        # Every page that a request table of this size can name: full rows, page 0 and the guard page.
+        tokens = geometry.requests * geometry.width + 2 * case.model.page_tokens
         self._model = Model(
             weights=Weights.seeded(case.seed, self._device),
             caches=Caches.seeded(case.seed, tokens, case.model.index_kpool, case.precision, self._device),
@@ -67,9 +68,9 @@ class EmbeddedSut:
             "forward": "own indexer, top-k and sparse attention",
         }
 
-    def expectation(self) -> Expectation:
+    def expectation(self, bucket: int) -> Expectation:
         """See `Sut`."""
-        return expectation_of(self._case)
+        return expectation_of(self._case, bucket)
 
     def init_graph_state(self) -> None:
         """See `Sut`."""
