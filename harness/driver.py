@@ -16,6 +16,7 @@ from harness.case import Case
 from harness.engine.protocol import Engine, Graph
 from harness.errors import CaptureError, FreedStorageError, UsageError
 from harness.observation import Capture, Expectation, Observation, Refresh, Replay, RoundRecord
+from harness.pages import guard_page
 from harness.probe.instruments import Instruments, Spans
 from harness.rounds import Program, Round
 from harness.sut.protocol import StepOutputs, Sut, SutFactory
@@ -63,13 +64,14 @@ class _Run:
         self._sut: Sut | None = None
         self._spans = Spans()
         self._expectation = Expectation(case.path.value, (), {}, False, ())
+        self._other_buckets: dict[int, Expectation] = {}
         self._facts: dict[str, str] = {}
         self._references: dict[str, str] = {}
         self._route = ""
         self._captures: list[Capture] = []
         self._records: list[RoundRecord] = []
         self._graphs: dict[int, _Captured] = {}
-        self._instruments = Instruments(case, engine, self._spans)
+        self._instruments = Instruments(guard_page(case.model, case.geometry), self._spans)
         self._churned: list[torch.Tensor] = []
 
     @property
@@ -83,7 +85,9 @@ class _Run:
         with _system("build"):
             self._sut = factory(self.case, self.engine, self._spans)
             self._facts = dict(self._sut.facts())
-            self._expectation = self._sut.expectation()
+            self._expectation = self._sut.expectation(self.case.bucket)
+            others = [bucket for bucket in self.program.buckets if bucket != self.case.bucket]
+            self._other_buckets = {bucket: self._sut.expectation(bucket) for bucket in others}
             self._sut.init_graph_state()
         for bucket in self.program.buckets:
             self._capture(bucket, before_round=0)
@@ -111,6 +115,7 @@ class _Run:
             values=instruments.values.by_digest,
             references=self._references,
             problems=tuple(self.problems),
+            other_buckets=self._other_buckets,
         )
 
     def _round_truth(self, round_: Round) -> RoundTruth:
@@ -122,10 +127,10 @@ class _Run:
         with _system(f"capture of bucket {bucket}"):
             self.sut.stage(self._round_truth(capture_round).inputs)
             self.sut.prepare_capture(bucket)
-        recorder = self._instruments.capture_recorder(self.sut, bucket)
+        observer = self._instruments.capture_observer(self.sut, bucket)
         try:
             with _system(f"capture of bucket {bucket}"):
-                graph, outputs = self.engine.capture(recorder.forward)
+                graph, outputs = self.engine.capture(observer.forward)
         except CaptureError as error:
             self._captures.append(
                 Capture(bucket, self._walk(), (), (), error=str(error), before_round=before_round)
@@ -133,7 +138,7 @@ class _Run:
             raise SystemFailure(f"capture of bucket {bucket}: {error}") from error
         self._graphs[bucket] = _Captured(graph, outputs)
         walk = self._instruments.walk_captured(self.sut, bucket) if self.probes else 0
-        self._captures.append(recorder.result(walk, before_round))
+        self._captures.append(observer.result(self._instruments.walks, walk, before_round))
 
     def _walk(self) -> int:
         return self._instruments.walk(self.sut) if self.probes else 0
@@ -211,7 +216,7 @@ class _Run:
         with _system(f"refresh of round {round_.name}"), observer.watching():
             self.sut.refresh(round_.bucket)
         self._synchronize()
-        return observer.result(self._walk())
+        return observer.result(self._instruments.walks, self._walk())
 
     def _in_graph(self, index: int, round_: Round, truth: RoundTruth, salt: int) -> tuple[Refresh, Replay]:
         """Poison, launch the graph that refreshes and reads, snapshot both."""

@@ -226,5 +226,9 @@ class Observation:
     oracle's lengths."""
     problems: tuple[str, ...] = ()
     """Lines about the run itself: an exception while building, a fallback that was printed."""
-    owned_bytes: int = 0
-    """Bytes owned by all steps' metadata and state, KV counters left out."""
+    other_buckets: Mapping[int, Expectation] = field(default_factory=dict)
+    """What the system declares for buckets besides the case's main one."""
+
+    def expected_of(self, bucket: int) -> Expectation:
+        """Return what the system declares of a refresh of one bucket."""
+        return self.other_buckets.get(bucket, self.expectation)

@@ -15,14 +15,16 @@ def check(subject: Subject) -> Outcome:
     if observation.case.path is Path.SHARED_IN_GRAPH:
         for capture in observation.captures:
             where = f"capture of bucket {capture.bucket}"
-            facts += _ledger(observation.expectation, capture.refresh_writes, where, "", found)
-            facts += _spans(observation.expectation, capture.refresh_spans, where, "", found)
+            expectation = observation.expected_of(capture.bucket)
+            facts += _ledger(expectation, capture.refresh_writes, where, "", found)
+            facts += _spans(expectation, capture.refresh_spans, where, "", found)
     for record in observation.rounds:
         for refresh in record.refreshes:
             if observation.case.path is not Path.SHARED_IN_GRAPH:
                 where = f"round {record.name}"
-                facts += _ledger(observation.expectation, refresh.ledger, where, record.name, found)
-                facts += _spans(observation.expectation, refresh.spans, where, record.name, found)
+                expectation = observation.expected_of(subject.round(record).bucket)
+                facts += _ledger(expectation, refresh.ledger, where, record.name, found)
+                facts += _spans(expectation, refresh.spans, where, record.name, found)
             for step, name, changed in refresh.unattributed:
                 found.add(
                     "unattributed",
@@ -63,7 +65,7 @@ def _spans(
         if span.writes == 0 and expectation.spans.get(span.name, 0):
             message = f"{span.name} ran in {where} (step {span.step}) and wrote nothing"
             found.add("empty_span", message, subject=span.name, step=span.step, round_name=round_name)
-    names = sorted(expectation.spans.keys() | actual.keys() - {"refresh", "forward"})
+    names = sorted((expectation.spans.keys() | actual.keys()) - {"refresh", "forward"})
     for name in names:
         wanted, got = expectation.spans.get(name, 0), actual.get(name, 0)
         if wanted != got:

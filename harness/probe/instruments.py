@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 
 import torch
 
-from harness.case import Case
-from harness.fields import COUNTER
 from harness.observation import LeafFact, Refresh, Walk
-from harness.probe.leaves import leaf_tensors, walk_roots
+from harness.probe.leaves import walk_roots
 from harness.probe.ledger import Ledger
-from harness.probe.observers import CaptureObserver, RefreshObserver, ReplayObserver
+from harness.probe.observers import CaptureObserver, RefreshObserver, ReplayObserver, bucket_leaves
+from harness.probe.poison import Poison
 from harness.probe.regions import Regions
 from harness.probe.snapshot import Snapshot, Values, to_numpy
 from harness.sut.protocol import StepOutputs, Sut
@@ -44,13 +43,12 @@ class Spans:
 class Instruments:
     """The probes of one run."""
 
-    def __init__(self, case: Case, guard_page: int, spans: Spans) -> None:
-        """Measure a run of `case`; `guard_page` is the model page that no request ever uses."""
+    def __init__(self, guard_page: int, spans: Spans) -> None:
+        """Measure one run; `guard_page` is the model page that no request ever uses."""
         self.values = Values()
         self.walks: list[Walk] = []
         self.guard_page = guard_page
         self.spans = spans
-        self._case = case
         self._regions = Regions()
         self._captured: dict[int, tuple[LeafFact, ...]] = {}
 
@@ -86,27 +84,14 @@ class Instruments:
 
     def capture_observer(self, sut: Sut, bucket: int) -> CaptureObserver:
         """Return what watches one capture of `bucket`."""
-        return CaptureObserver(sut, bucket, self.spans.recording)
+        return CaptureObserver(sut, bucket, Ledger(self._regions), self.spans.recording)
 
     def refresh_observer(self, sut: Sut, truth: RoundTruth, salt: int) -> RefreshObserver:
         """Return what watches one refresh of the round of `truth`, poisoned with the sentinels of `salt`."""
-        return RefreshObserver(sut, truth, salt, self.guard_page, self.values, self.spans.recording)
+        poison = Poison(truth, salt, self.guard_page)
+        ledger = Ledger(self._regions)
+        return RefreshObserver(sut, truth, poison, self.values, ledger, self.spans.recording)
 
     def replay_observer(self, sut: Sut, truth: RoundTruth, outputs: tuple[StepOutputs, ...]) -> ReplayObserver:
         """Return what watches one replay of the round of `truth`."""
         return ReplayObserver(sut, truth, outputs, self.values)
-
-
-def bucket_leaves(sut: Sut, bucket: int) -> tuple[Mapping[str, torch.Tensor], ...]:
-    """Return each step's leaves of one bucket as they hang now."""
-    return tuple(leaf_tensors(root.metadata.get(bucket)) for root in sut.roots())
-
-
-def counters(sut: Sut) -> dict[int, torch.Tensor]:
-    """Return each step's KV counter, for steps that have one."""
-    found = {}
-    for step, root in enumerate(sut.roots()):
-        counter = root.state.get(COUNTER)
-        if isinstance(counter, torch.Tensor):
-            found[step] = counter
-    return found

@@ -58,8 +58,8 @@ class Sut(Protocol):
         """Return versions, and which parts are real and which stand-ins."""
         ...
 
-    def expectation(self) -> Expectation:
-        """Return what the path in force declares of itself."""
+    def expectation(self, bucket: int) -> Expectation:
+        """Return what the path in force declares of a refresh of one bucket."""
         ...
 
     def init_graph_state(self) -> None:
