@@ -21,6 +21,7 @@ from harness.engine.dispatch import OperationMode, Traits, written_tensors
 from harness.observation import LeafFact, LedgerEntry, Span
 from harness.probe.extent import Extent
 from harness.probe.launches import Launch, Written
+from harness.probe.leaves import leaf_fact
 from harness.probe.regions import Regions
 
 
@@ -47,6 +48,8 @@ class _Write:
 class _OpenSpan:
     name: str
     step: int
+    enclosing: tuple[str, ...]
+    """Names of the spans that it was entered in."""
     writes: int = 0
 
 
@@ -57,10 +60,14 @@ class Ledger(OperationMode):  # type: ignore[no-untyped-call]
     `with ledger` block it records nothing.
     """
 
-    def __init__(self, regions: Regions) -> None:
-        """Attribute writes to the regions that the leaf walk numbers."""
+    def __init__(self, regions: Regions | None = None) -> None:
+        """Attribute writes to regions: those that the leaf walk numbers, or the ledger's own.
+
+        With regions that know the leaves already, a write through a foreign storage over the same
+        memory (`from_blob`) is found also when that storage is gone by the time of asking.
+        """
         super().__init__()  # type: ignore[no-untyped-call]
-        self._regions = regions
+        self._regions = Regions() if regions is None else regions
         self._entered = 0
         self._targets: dict[int, _Target] = {}
         self._writes: list[_Write] = []
@@ -93,7 +100,7 @@ class Ledger(OperationMode):  # type: ignore[no-untyped-call]
         if not self._entered:
             yield
             return
-        span = _OpenSpan(name, step)
+        span = _OpenSpan(name, step, tuple(outer.name for outer in self._open))
         self._spans.append(span)
         self._open.append(span)
         try:
@@ -131,22 +138,28 @@ class Ledger(OperationMode):  # type: ignore[no-untyped-call]
         self._record(launch.kernel, parts)
 
     def entries(
-        self, leaves: Iterable[LeafFact], *, inside: str | None = None, outside: str | None = None
+        self,
+        leaves: Iterable[LeafFact | tuple[int, str, torch.Tensor]],
+        *,
+        within: str | None = None,
+        outside: str | None = None,
     ) -> tuple[LedgerEntry, ...]:
         """Return how many write operations touched at least one byte of each leaf, 0 left out.
 
         A leaf with exactly the bytes of an earlier step's leaf is that step's and reported once.
-        inside, outside: count only writes within, or only those not within, a span of this name.
+        leaves: facts of a walk over the same regions, or (step, name, tensor).
+        within, outside: count only writes within, or only those not within, a span of this name.
         """
         writes = [
             write
             for write in self._writes
-            if (inside is None or inside in write.spans) and (outside is None or outside not in write.spans)
+            if (within is None or within in write.spans) and (outside is None or outside not in write.spans)
         ]
+        facts = [leaf if isinstance(leaf, LeafFact) else self._fact(*leaf) for leaf in leaves]
         by_region = self._by_region(writes)
         owners: dict[tuple[object, ...], int] = {}
         entries = []
-        for leaf in leaves:
+        for leaf in facts:
             extent = Extent.of_leaf(leaf)
             if owners.setdefault((leaf.region, extent.identity), leaf.step) != leaf.step:
                 continue
@@ -155,9 +168,13 @@ class Ledger(OperationMode):  # type: ignore[no-untyped-call]
                 entries.append(LedgerEntry(leaf.step, leaf.name, len(touching)))
         return tuple(entries)
 
-    def spans(self) -> tuple[Span, ...]:
-        """Return the spans in the order in which they were entered."""
-        return tuple(Span(span.name, span.step, span.writes) for span in self._spans)
+    def spans(self, *, within: str | None = None) -> tuple[Span, ...]:
+        """Return the spans in the order in which they were entered; only those within a span of this name."""
+        return tuple(
+            Span(span.name, span.step, span.writes)
+            for span in self._spans
+            if within is None or within in span.enclosing
+        )
 
     def operations(self, leaf: LeafFact) -> tuple[str, ...]:
         """Return the names of the operations and kernels that touched a leaf, in order."""
@@ -183,6 +200,9 @@ class Ledger(OperationMode):  # type: ignore[no-untyped-call]
         strides = (*(step * unit for step in extent.stride), 1)
         view = np.lib.stride_tricks.as_strided(covered, (*extent.shape, unit), strides)
         return torch.from_numpy(np.ascontiguousarray(view.any(axis=-1)))
+
+    def _fact(self, step: int, name: str, tensor: torch.Tensor) -> LeafFact:
+        return leaf_fact(step, 0, name, tensor, self._regions)
 
     def _record(self, operation: str, parts: list[tuple[torch.Tensor, Extent]]) -> None:
         targets = tuple((self._target(tensor), extent) for tensor, extent in parts)

@@ -125,7 +125,7 @@ def test_entries_inside_and_outside_a_span() -> None:
         with ledger.span("refresh"), ledger.span("fused_copy", 1):
             metadata["a"].fill_(1)
         metadata["b"].fill_(1)
-    assert ledger.entries(facts, inside="refresh") == (LedgerEntry(0, "a", 1),)
+    assert ledger.entries(facts, within="refresh") == (LedgerEntry(0, "a", 1),)
     assert ledger.entries(facts, outside="refresh") == (LedgerEntry(0, "b", 1),)
 
 
