@@ -41,14 +41,15 @@ def document(results: Iterable[CaseResult], seconds: float) -> dict[str, Any]:
 
 
 def check_writable(path: Path) -> None:
-    """Raise UsageError now, not after the run, where a report could not be written to `path`."""
-    folder = path.parent
+    """Make the report's folder; raise UsageError now, not after the run, where it cannot be written."""
     if path.is_dir():
         raise UsageError(f"--json {path}: is a folder; name a file")
-    if not folder.is_dir():
-        raise UsageError(f"--json {path}: there is no folder {folder}; create it first")
-    if not os.access(folder, os.W_OK):
-        raise UsageError(f"--json {path}: folder {folder} is not writable")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise UsageError(f"--json {path}: cannot make folder {path.parent}: {error.strerror}") from error
+    if not os.access(path.parent, os.W_OK):
+        raise UsageError(f"--json {path}: folder {path.parent} is not writable")
 
 
 def write(path: Path, report: dict[str, Any]) -> None:

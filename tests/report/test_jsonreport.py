@@ -95,8 +95,10 @@ def test_a_failed_write_leaves_the_old_report_whole(tmp_path: Path, monkeypatch:
 
 
 def test_an_unwritable_place_is_reported_before_the_run(tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match="no folder"):
-        jsonreport.check_writable(tmp_path / "missing" / "report.json")
+    (tmp_path / "file").write_text("")
+    with pytest.raises(UsageError, match="cannot make folder"):
+        jsonreport.check_writable(tmp_path / "file" / "report.json")
     with pytest.raises(UsageError, match="is a folder"):
         jsonreport.check_writable(tmp_path)
-    jsonreport.check_writable(tmp_path / "report.json")
+    jsonreport.check_writable(tmp_path / "new" / "report.json")
+    assert [path.name for path in tmp_path.iterdir() if path.is_dir()] == ["new"]

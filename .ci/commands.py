@@ -1,0 +1,27 @@
+"""Print the commands of the `sh` blocks of Markdown files, each once, in reading order.
+
+A block marked `sh gpu` needs a GPU and is left out. Comments and blank lines are no commands.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+
+def commands(text: str) -> Iterator[str]:
+    """Yield the command lines of the `sh` blocks of one Markdown text."""
+    tag: str | None = None
+    for line in text.splitlines():
+        if line.startswith("```"):
+            tag = line.removeprefix("```").strip() if tag is None else None
+        elif tag == "sh":
+            command = line.split(" #")[0].strip()
+            if command and not command.startswith("#"):
+                yield command
+
+
+if __name__ == "__main__":
+    found = [command for name in sys.argv[1:] for command in commands(Path(name).read_text(encoding="utf-8"))]
+    print(*dict.fromkeys(found), sep="\n")
