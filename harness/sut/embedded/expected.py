@@ -45,7 +45,7 @@ def expectation_of(case: Case, bucket: int) -> Expectation:
         writes=tuple(writes),
         spans=_spans(path, case.backends, dims),
         shared=shared and case.sharing_applies,
-        state_leaves=_state_leaves(dims),
+        state_leaves=_state_leaves(dims, wide=not shared),
     )
 
 
@@ -90,8 +90,7 @@ def _one_launch_step(dims: Dims) -> dict[str, int]:
 def _spans(path: Path, steps: int, dims: Dims) -> dict[str, int]:
     """Return how often each part of a refresh runs."""
     if path in (Path.SHARED, Path.SHARED_IN_GRAPH):
-        spans = {"precompute": 0, "fused_copy": 0, "direct_build": 1, "derived_refresh": 1}
-        return spans | ({"refresh": 1} if path is Path.SHARED_IN_GRAPH else {})
+        return {"precompute": 0, "fused_copy": 0, "direct_build": 1, "derived_refresh": 1}
     spans = {"precompute": 1, "fused_copy": steps, "derived_refresh": steps}
     if path is Path.SIBLING_COPY:
         return spans | {"derived_refresh": 1, "sibling_copy": steps - 1}
@@ -102,13 +101,14 @@ def _spans(path: Path, steps: int, dims: Dims) -> dict[str, int]:
     return spans
 
 
-def _state_leaves(dims: Dims) -> tuple[str, ...]:
-    """Return the names of what a backend owns for all buckets together."""
-    names = ["page_table", "dsa_cu_seqlens_q"]
-    if dims.mode is Mode.DECODE:
-        names.append("cu_seqlens_q")
-    if dims.kernel is Kernel.FLASHMLA_KV and dims.pool == 1:
-        names += ["flashmla_metadata.flashmla_metadata", "flashmla_metadata.num_splits"]
+def _state_leaves(dims: Dims, *, wide: bool) -> tuple[str, ...]:
+    """Return what any step may own for all buckets together; a step that shares owns no wide buffers."""
+    names: list[str] = []
+    if wide:
+        names += ["page_table", "dsa_cu_seqlens_q"]
+        names += ["cu_seqlens_q"] if dims.mode is Mode.DECODE else []
+        if dims.kernel is Kernel.FLASHMLA_KV and dims.pool == 1:
+            names += ["flashmla_metadata.flashmla_metadata", "flashmla_metadata.num_splits"]
     if dims.kernel is Kernel.TRTLLM:
         names.append(COUNTER)
     return tuple(names)
