@@ -23,8 +23,16 @@ DECODE_IMPLEMENTATIONS = {
     Kernel.TRTLLM: "trtllm",
     Kernel.FLASHMLA_KV: "flashmla_kv",
 }
+ARANGE = 16384
+"""Elements of the index buffer that SGLang's constructor makes."""
 FLASHMLA_HEADS = (64, 128)
 """Query heads that FlashMLA is built for; fewer are padded."""
+
+FORWARD_MODES = {
+    Mode.DECODE: "DECODE",
+    Mode.TARGET_VERIFY: "TARGET_VERIFY",
+    Mode.DRAFT_EXTEND: "DRAFT_EXTEND_V2",
+}
 
 
 class Batches:
@@ -38,14 +46,8 @@ class Batches:
         self._lengths = torch.ones(largest, dtype=torch.int64, device=device)
         self._requests = torch.zeros(largest, dtype=torch.int64, device=device)
         self._accepted = torch.ones(largest, dtype=torch.int32, device=device)
-        self._mode = getattr(
-            seams.forward_mode,
-            {
-                Mode.DECODE: "DECODE",
-                Mode.TARGET_VERIFY: "TARGET_VERIFY",
-                Mode.DRAFT_EXTEND: "DRAFT_EXTEND_V2",
-            }[case.mode],
-        )
+        self._mode = getattr(seams.forward_mode, FORWARD_MODES[case.mode])
+        self._decode = seams.forward_mode.DECODE
         self._extend = case.mode is Mode.DRAFT_EXTEND
         self._batches = {bucket: self._batch(bucket) for bucket in buckets}
 
@@ -83,7 +85,7 @@ class Batches:
         device = self.table.device
         return SimpleNamespace(
             batch_size=rows,
-            forward_mode=self._mode,
+            forward_mode=self._decode,
             seq_lens=torch.ones(rows, dtype=torch.int64, device=device),
             req_pool_indices=torch.zeros(rows, dtype=torch.int64, device=device),
             seq_lens_cpu=torch.ones(rows, dtype=torch.int64),
@@ -131,7 +133,7 @@ def make_step(case: Case, seams: Seams, batches: Batches, step: int, largest: in
             "hisparse_coordinator": None,
             "_kv_shard_pool": None,
             "_memory_saver_adapter": seams.memory_saver,
-            "_arange_buf": torch.arange(max(rows, largest) + 1, dtype=torch.int32, device=device),
+            "_arange_buf": torch.arange(max(ARANGE, rows + 1), dtype=torch.int32, device=device),
             "_is_in_breakable_cuda_graph": lambda: False,
             "_is_in_tc_piecewise_cuda_graph": lambda: False,
             "_get_device_sm": lambda: major * 10,

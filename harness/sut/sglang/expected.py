@@ -1,10 +1,25 @@
-"""What SGLang's paths declare of themselves: route, ledger and spans of one refresh, as rules."""
+"""What SGLang's paths declare of themselves: route, ledger and spans of one refresh.
+
+Argued from the released code. A step that is refreshed, straight from the batch or from the precomputed
+input, writes each of its leaves once: the base leaves by one kernel or one copy each, the derived ones each
+by its own. Its context lengths are then copied onto themselves, which touches the bytes of every leaf that
+shares them a second time. A plan that is copied is written whatever the batch; one that the planner fills
+in place is written only where the planner writes at all.
+"""
 
 from __future__ import annotations
 
 from harness.case import Case
-from harness.observation import Expectation
-from harness.types import Kernel, Mode, Path
+from harness.fields import COUNTER, Dims, Live, Sharing, fields_for, plan_is_written
+from harness.observation import Expectation, LedgerEntry
+from harness.types import Kernel, Mode, Path, Role
+
+MULTI_DESTINATIONS = 3
+"""Steps that the multi-destination copy serves."""
+COPIED_PLAN = "topk_v2_plan"
+"""The plan that is built in a temporary and copied; the KPool plans are filled in place."""
+FORGOTTEN = ("paged_mqa_schedule_metadata", COPIED_PLAN)
+"""What the multi-destination branch does not refresh."""
 
 
 def released_route(case: Case) -> Path:
@@ -13,19 +28,77 @@ def released_route(case: Case) -> Path:
         return Path.INDEPENDENT
     if case.fusion_in_force:
         return Path.SIBLING_COPY if case.backends > 1 else Path.INDEPENDENT
-    return Path.MULTI_DESTINATION_COPY if case.variant.steps > 3 else Path.INDEPENDENT
+    return Path.MULTI_DESTINATION_COPY if case.backends >= MULTI_DESTINATIONS else Path.INDEPENDENT
 
 
-def expectation(case: Case, *, shared: bool) -> Expectation:
-    """Return the declaration of a case; `shared` says whether steps 1.. alias step 0."""
+def expectation(case: Case, bucket: int, *, shared: bool) -> Expectation:
+    """Return the declaration of one bucket's refresh; `shared` says whether steps 1.. alias step 0."""
     route = (case.path if case.path is not Path.RELEASED else Path.SHARED) if shared else released_route(case)
-    state = ["cache_seqlens", "cu_seqlens_k", "cu_seqlens_q", "page_table"]
-    if case.kernel is Kernel.FLASHMLA_KV:
-        state += ["flashmla_metadata.flashmla_metadata", "flashmla_metadata.num_splits"]
+    dims = Dims.of(case, bucket)
+    writes = []
+    for step in range(1 if shared else case.backends):
+        counts = _refreshed(dims)
+        if route is Path.MULTI_DESTINATION_COPY and step < MULTI_DESTINATIONS:
+            counts = _multi_copied(dims)
+        elif route is Path.SIBLING_COPY and step > 0:
+            counts = _sibling_copied(dims)
+        writes += [LedgerEntry(step, name, count) for name, count in counts.items()]
     return Expectation(
         route=route,
-        writes=(),
-        spans={},
+        writes=tuple(writes),
+        spans=_spans(case, route),
         shared=shared and case.sharing_applies,
-        state_leaves=tuple(state),
+        state_leaves=_state_leaves(dims),
     )
+
+
+def _refreshed(dims: Dims) -> dict[str, int]:
+    """Return the writes of a step that is refreshed in full."""
+    views = (Sharing.VIEW_OF_LENGTHS, Sharing.VIEW_OF_EXPANDED)
+    twice = {name for name, field in fields_for(dims).items() if field.sharing(dims) in views}
+    twice.add("dsa_seqlens_expanded" if dims.expanded else "cache_seqlens_int32")
+    counts = {}
+    for name, field in fields_for(dims).items():
+        in_place_plan = field.live is Live.PLAN and name != COPIED_PLAN
+        if field.role is Role.REFRESHED and (plan_is_written(dims) or not in_place_plan):
+            counts[name] = 2 if name in twice else 1
+    return counts
+
+
+def _multi_copied(dims: Dims) -> dict[str, int]:
+    """Return the writes of a step of the multi-destination copy: no schedule, no plan, no context lengths."""
+    return {name: 1 for name in _refreshed(dims) if name not in FORGOTTEN}
+
+
+def _sibling_copied(dims: Dims) -> dict[str, int]:
+    """Return the writes of a step that copies from step 0: every plan is copied whatever the batch."""
+    plans = {name: 1 for name, field in fields_for(dims).items() if field.live is Live.PLAN}
+    return _refreshed(dims) | plans
+
+
+def _spans(case: Case, route: Path) -> dict[str, int]:
+    """Return how often each part of a refresh runs."""
+    steps = case.backends
+    pooled = case.model.index_kpool > 1
+    if case.mode is not Mode.DECODE or route in (Path.SHARED, Path.SHARED_IN_GRAPH):
+        spans = {"derived_refresh": 1, "kpool_refresh": 1}
+    elif route is Path.SIBLING_COPY:
+        spans = {"fused_copy": steps, "derived_refresh": 1, "kpool_refresh": 1, "sibling_copy": steps - 1}
+    elif route is Path.MULTI_DESTINATION_COPY:
+        single = steps - MULTI_DESTINATIONS
+        spans = {"fused_copy": 1 + single, "derived_refresh": single, "kpool_refresh": steps}
+    else:
+        spans = {"fused_copy": steps, "derived_refresh": steps, "kpool_refresh": steps}
+    if "fused_copy" in spans:
+        spans["precompute"] = 1
+    return {name: count for name, count in spans.items() if count and (pooled or name != "kpool_refresh")}
+
+
+def _state_leaves(dims: Dims) -> tuple[str, ...]:
+    """Return the names of what a backend owns for all buckets together."""
+    names = ["cache_seqlens", "cu_seqlens_q", "cu_seqlens_k", "page_table"]
+    if dims.kernel is Kernel.FLASHMLA_KV:
+        names += ["flashmla_metadata.flashmla_metadata", "flashmla_metadata.num_splits"]
+    if dims.kernel is Kernel.TRTLLM:
+        names.append(COUNTER)
+    return tuple(names)

@@ -55,6 +55,8 @@ class Seams:
     topk_backend: Any
     environment: Any
     """`envs`, SGLang's environment switches."""
+    parallel: Any
+    """`get_parallel()`: the parallel layout, one rank here."""
     memory_saver: Any
     """An inert `TorchMemorySaverAdapter`."""
     copies: ModuleType
@@ -107,6 +109,7 @@ def find(version: str) -> Seams:
         forward_mode=_attribute(version, batches, "ForwardMode"),
         topk_backend=_attribute(version, _attribute(version, topk_backends, "DSATopKBackend"), "SGL_KERNEL"),
         environment=_attribute(version, _module(version, "sglang.srt.environ"), "envs"),
+        parallel=_attribute(version, _module(version, "sglang.srt.runtime_context"), "get_parallel")(),
         memory_saver=_attribute(version, savers, "TorchMemorySaverAdapter").create(enable=False),
         copies=copies,
         topk=topk,

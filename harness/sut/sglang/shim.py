@@ -20,11 +20,11 @@ from types import ModuleType
 from typing import Any
 
 PLACEHOLDERS = frozenset(
-    """
-    IPython PIL deep_gemm flashinfer orjson pybase64 pydantic pydantic_core requests sgl_kernel starlette
-    torchvision tqdm zmq
-    """.split()
-)
+    (
+        "IPython", "PIL", "deep_gemm", "flashinfer", "orjson", "pybase64", "pydantic", "pydantic_core",
+        "requests", "sgl_kernel", "starlette", "torchvision", "tqdm", "zmq",
+    )
+)  # fmt: skip
 """Third-party packages that may be missing."""
 BARE = (
     "sglang",  # Hugging Face patches and the language API

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import fields, is_dataclass
 from typing import Any
 
 import torch
@@ -15,6 +14,7 @@ from harness.errors import CaseError
 from harness.fields import COUNTER, Dims
 from harness.observation import Expectation
 from harness.oracle import sparse_lengths, visible_lengths
+from harness.probe.leaves import leaf_tensors
 from harness.rounds import Inputs, program
 from harness.sut.protocol import SpanRecorder, StepOutputs, StepRoots
 from harness.sut.sglang import shared
@@ -32,6 +32,7 @@ class SglangSut:
     """One case of SGLang. Everything patched is in force only within its own calls."""
 
     name = "sglang"
+    tolerates_poison = True
 
     def __init__(
         self, case: Case, engine: Engine, span: SpanRecorder, buckets: Sequence[int], loaded: Loaded
@@ -73,9 +74,9 @@ class SglangSut:
         sharing = "the drop-in" if self._sharing is not None else "none"
         return {**self._loaded.facts, "sglang.sharing": "SGLang's own" if self._native else sharing}
 
-    def expectation(self) -> Expectation:
-        """Return what the path in force declares of itself."""
-        return expectation(self._case, shared=self._native or self._sharing is not None)
+    def expectation(self, bucket: int) -> Expectation:
+        """Return what the path in force declares of a refresh of one bucket."""
+        return expectation(self._case, bucket, shared=self._native or self._sharing is not None)
 
     def init_graph_state(self) -> None:
         """Make the persistent buffers of every step, for the largest bucket."""
@@ -84,8 +85,16 @@ class SglangSut:
             (self._multi or self._backends[0]).init_cuda_graph_state(self._largest, rows)
 
     def stage(self, inputs: Inputs) -> None:
-        """Write a round's inputs in place into the persistent input tensors."""
+        """Write a round's inputs in place into the persistent input tensors.
+
+        Where the graph refreshes, nothing else comes between an eager call and the replay, so the steps
+        are pointed at the bucket's metadata here.
+        """
         self._batches.stage(inputs)
+        captured = getattr(self._backends[0], "decode_cuda_graph_metadata", {})
+        if self._in_graph() and inputs.bucket in captured:
+            with self._calls():
+                self._owner().init_forward_metadata_out_graph(self._batches[inputs.bucket])
 
     def prepare_capture(self, bucket: int) -> None:
         """Make (or make again) the metadata of a bucket, from the staged inputs, outside the graph."""
@@ -102,7 +111,7 @@ class SglangSut:
         outputs = []
         for step, backend in enumerate(self._backends):
             with self._span("forward", step):
-                outputs.append(self._consumer.read(tensor_leaves(backend.forward_metadata), bucket))
+                outputs.append(self._consumer.read(leaf_tensors(backend.forward_metadata), bucket))
         return tuple(outputs)
 
     def refresh(self, bucket: int) -> None:
@@ -115,9 +124,8 @@ class SglangSut:
     def eager(self, rows: int) -> None:
         """Run an eager batch larger than any bucket, and ask for a KV counter of `rows` query rows."""
         batch = self._batches.oversize(self._largest + 1)
-        with self._calls():
-            if self._case.mode is Mode.DECODE:
-                self._multi.init_forward_metadata(batch)
+        with self._calls(), self._loaded.seams.parallel.override(attn_cp_size=1):
+            self._owner().init_forward_metadata(batch)
             for backend in self._backends:
                 self._grow_counter(backend, rows)
 
@@ -141,7 +149,7 @@ class SglangSut:
         """Return which path the last refresh took, from the calls that it made."""
         first = self._backends[0].forward_metadata
         aliased = all(backend.forward_metadata is first for backend in self._backends)
-        return self._watch.evidence.route(self.steps, aliased)
+        return self._watch.evidence.route(self.steps, multi_step=self._multi is not None, aliased=aliased)
 
     def reference(self, leaf: str, inputs: Inputs) -> torch.Tensor | None:
         """Return FlashMLA's plan of the oracle's lengths, for the leaves that hold one."""
@@ -180,24 +188,11 @@ def _roots(backend: Any) -> StepRoots:
     )
 
 
-def tensor_leaves(metadata: Any, prefix: str = "") -> dict[str, torch.Tensor]:
-    """Return the tensors below a metadata object by dotted name."""
-    found: dict[str, torch.Tensor] = {}
-    for item in fields(metadata):
-        value = getattr(metadata, item.name)
-        if isinstance(value, torch.Tensor):
-            found[prefix + item.name] = value
-        elif is_dataclass(value):
-            found |= tensor_leaves(value, f"{prefix}{item.name}.")
-    return found
+def make_sut(case: Case, engine: Engine, span: SpanRecorder, version: str | None = None) -> SglangSut:
+    """Build SGLang for a case: the release `version`, or whichever is found first.
 
-
-def make_sut(case: Case, engine: Engine, span: SpanRecorder) -> SglangSut:
-    """Build SGLang for a case; `case.sut` may name a release, as in `sglang@0.5.22`.
-
-    Raises CaseError for a path or kernel that SGLang does not have, UsageError where there is no SGLang.
+    Raises CaseError for a path, mode or kernel that SGLang does not have, UsageError without an SGLang.
     """
-    _, _, version = case.sut.partition("@")
     if case.path not in PATHS:
         allowed = ", ".join(PATHS)
         raise CaseError(f"{case.id}: path {case.path} is not one of SGLang's ({allowed})")
@@ -205,4 +200,4 @@ def make_sut(case: Case, engine: Engine, span: SpanRecorder) -> SglangSut:
         raise CaseError(f"{case.id}: kernel flashmla_kv needs index_kpool 1, not {case.model.index_kpool}")
     if case.mode is not Mode.DECODE and case.path is not Path.RELEASED:
         raise CaseError(f"{case.id}: mode {case.mode} has one backend, so its path is released")
-    return SglangSut(case, engine, span, program(case).buckets, load(version or None, engine.device))
+    return SglangSut(case, engine, span, program(case).buckets, load(version, engine.device))

@@ -26,14 +26,18 @@ class Evidence:
     """Steps refreshed straight from the batch."""
     in_graph: bool = False
 
-    def route(self, steps: int, aliased: bool) -> str:
+    def route(self, steps: int, *, multi_step: bool, aliased: bool) -> str:
         """Return the path that these calls are, or what was called where they are none of the paths.
 
-        aliased: whether every step's active metadata is step 0's.
+        multi_step: whether the multi-step backend was called; it refreshes a single step (S = 2) straight
+        from the batch only where it shares. aliased: whether every step's active metadata is step 0's.
         """
         everyone, others = set(range(steps)), set(range(1, steps))
         own = self.staged | self.direct
-        if own == {0} and aliased and not self.siblings and not self.multi_copies and steps > 1:
+        if not own and not self.multi_copies:
+            return ""
+        shared = own == {0} and aliased and not self.siblings and not self.multi_copies
+        if shared and multi_step and (others or not self.staged):
             return Path.SHARED_IN_GRAPH if self.in_graph else Path.SHARED
         if self.multi_copies == 1 and own == everyone - {0, 1, 2} and not self.siblings:
             return Path.MULTI_DESTINATION_COPY
