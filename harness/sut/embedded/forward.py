@@ -75,13 +75,13 @@ class StepForward:
         repeat = rows // dims.bucket
         self._request_of_row = torch.arange(dims.bucket, device=device).repeat_interleave(repeat)
         self._writer = PoolWriter(dims, requests, model.caches, device) if pool > 1 else None
-        segments = -(-dims.width // SEGMENT)
-        schedule = [(rows, segments)] * (dims.num_sms + 1)
+        # The schedule only deals work to workers, which this forward has none of: bounded, not followed.
+        schedule = [max(rows, -(-dims.width // SEGMENT))] * (2 * (dims.num_sms + 1))
         bounds = [dims.width] * (2 * dims.bucket + 3 * rows) + [self._keys] * rows + [rows - 1] * rows
         before = len(bounds)
         bounds += self._writer.bounds if self._writer is not None else []
         write_plan = len(bounds) - before
-        bounds += [bound for entry in schedule for bound in entry]
+        bounds += schedule
         self._plan_is_read = plan_is_written(dims)
         bounds += [rows] if self._plan_is_read else []
         self._upper = torch.tensor(bounds, dtype=torch.int32, device=device)
