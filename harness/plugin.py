@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import pytest
@@ -25,6 +25,10 @@ if TYPE_CHECKING:
 
 GROUP = "replay harness"
 UPDATES = ("new", "changed", "all")
+AUTO_WORKERS = "PYTEST_XDIST_AUTO_NUM_WORKERS"
+"""Environment variable with which a user decides what `-n auto` means."""
+
+_UPDATED = pytest.StashKey[list[str]]()
 
 
 @dataclass(frozen=True)
@@ -39,6 +43,8 @@ class HarnessOptions:
     """Refresh paths to select; empty for all."""
     golden_update: str
     """One of `UPDATES`, or empty."""
+    golden_reason: str
+    """Why goldens are updated; kept in their manifests."""
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -52,6 +58,12 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         help="write goldens that are missing (new), differ (changed), or both (all); "
         "never in CI or under several workers; ini: harness_golden_update",
     )
+    group.addoption(
+        "--golden-reason",
+        dest="harness_golden_reason",
+        metavar="TEXT",
+        help="why goldens are updated, kept in their manifests; ini: harness_golden_reason",
+    )
     parser.addini("harness_sut", "system under test (default: embedded)", default="embedded")
     parser.addini(
         "harness_engine", "what captures and replays (default: tape)", default=EngineKind.TAPE.value
@@ -59,6 +71,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addini("harness_model", "models to select (default: all)", type="args", default=[])
     parser.addini("harness_path", "refresh paths to select (default: all)", type="args", default=[])
     parser.addini("harness_golden_update", "goldens to write: new, changed or all", default="")
+    parser.addini("harness_golden_reason", "why goldens are updated", default="")
 
 
 def add_options(parser: pytest.Parser, prefix: str) -> None:
@@ -103,6 +116,7 @@ def read_options(config: pytest.Config) -> HarnessOptions:
             models=tuple(_settings(config, "harness_model")),
             paths=tuple(Path(path) for path in _settings(config, "harness_path")),
             golden_update=_golden_update(config),
+            golden_reason=_setting(config, "harness_golden_reason"),
         )
     except ValueError as error:
         raise pytest.UsageError(f"ini file: {error}; see `pytest --help`, group '{GROUP}'") from error
@@ -118,8 +132,20 @@ def pytest_configure(config: pytest.Config) -> None:
             )
         if config.getoption("dist", "no") != "no" or hasattr(config, "workerinput"):
             raise pytest.UsageError("--golden-update: refused with xdist workers; run it without -n")
-    if options.engine is EngineKind.CUDA_GRAPH and not hasattr(config, "workerinput"):
-        config.pluginmanager.register(_GpuEvidence(), "replay_harness_gpu_evidence")
+    if options.engine is EngineKind.CUDA_GRAPH:
+        from harness.plugin_cuda import CudaSession
+
+        config.pluginmanager.register(CudaSession(config), "replay_harness_cuda")
+
+
+@pytest.hookimpl(optionalhook=True, tryfirst=True)
+def pytest_xdist_auto_num_workers(config: pytest.Config) -> int | None:
+    """Let `-n auto` mean one worker a GPU where CUDA graphs are asked for."""
+    if read_options(config).engine is not EngineKind.CUDA_GRAPH or AUTO_WORKERS in os.environ:
+        return None
+    from harness.plugin_cuda import visible_devices
+
+    return max(len(visible_devices()), 1)
 
 
 def pytest_report_header(config: pytest.Config) -> str:
@@ -172,13 +198,21 @@ def harness_options(request: pytest.FixtureRequest) -> RunOptions:
 
 
 @pytest.fixture(scope="session")
-def run_harness_case(harness_options: RunOptions) -> Callable[[Case], CaseResult]:
-    """Run one case in this process and judge it; skips the test where the case cannot run here."""
-    from harness import runner
-    from harness.matrix import Plan
+def run_harness_case(
+    request: pytest.FixtureRequest, harness_options: RunOptions
+) -> Callable[[Case], CaseResult]:
+    """Run one case in this process and judge it; skips the test where the case cannot run here.
+
+    With `--golden-update` goldens are not compared but, after the last test, written.
+    """
+    from harness.worker import Worker
+
+    if read_options(request.config).golden_update:
+        return _updating(request, harness_options)
+    worker = Worker(harness_options)
 
     def run(case: Case) -> CaseResult:
-        (result,) = runner.run(replace(harness_options, jobs=1), Plan(cases=(case,)))
+        (result,) = worker.run((case,))
         if result.skipped:
             pytest.skip(result.skipped)
         return result
@@ -186,26 +220,31 @@ def run_harness_case(harness_options: RunOptions) -> Callable[[Case], CaseResult
     return run
 
 
-class _GpuEvidence:
-    """Fails a session that asked for CUDA graphs and ran no GPU test: silence is not a pass."""
+def _updating(request: pytest.FixtureRequest, harness_options: RunOptions) -> Callable[[Case], CaseResult]:
+    from harness.updating import Updating
 
-    def __init__(self) -> None:
-        self.ran = 0
+    options = read_options(request.config)
+    reason = options.golden_reason or f"no reason given (pytest --golden-update={options.golden_update})"
+    lines = request.config.stash.setdefault(_UPDATED, [])
+    update = Updating(harness_options, options.golden_update, reason)
 
-    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
-        if report.when == "call" and not report.skipped and "gpu" in report.keywords:
-            self.ran += 1
+    def apply() -> None:
+        try:
+            update.apply(lines.append)
+        except UsageError as error:
+            pytest.fail(str(error), pytrace=False)
 
-    def pytest_sessionfinish(self, session: pytest.Session, exitstatus: int) -> None:
-        quiet = (pytest.ExitCode.OK, pytest.ExitCode.NO_TESTS_COLLECTED)
-        if not self.ran and exitstatus in quiet and not session.config.getoption("collectonly"):
-            session.exitstatus = pytest.ExitCode.TESTS_FAILED
+    request.addfinalizer(apply)
+    return update.run
 
-    def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
-        if not self.ran and not terminalreporter.config.getoption("collectonly"):
-            terminalreporter.write_line(
-                "ERROR: engine cuda_graph was asked for and no test with the mark `gpu` ran", red=True
-            )
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
+    """Say which goldens were updated, how and why."""
+    lines = config.stash.get(_UPDATED, [])
+    if lines:
+        terminalreporter.section("goldens")
+        for line in lines:
+            terminalreporter.write_line(line)
 
 
 def _setting(config: pytest.Config, name: str) -> str:

@@ -40,7 +40,10 @@ def test_asking_for_cuda_graphs_and_running_no_gpu_test_fails(pytester: pytest.P
 
 
 @pytest.mark.parametrize("workers", [(), ("-n", "2")])
-def test_a_gpu_test_that_ran_is_enough(pytester: pytest.Pytester, workers: tuple[str, ...]) -> None:
+def test_a_gpu_test_that_ran_is_enough(
+    pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch, workers: tuple[str, ...]
+) -> None:
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0")  # so that nobody asks torch how many there are
     pytester.makeini(INI)
     pytester.makepyfile(GPU_TEST.format(body="pass"))
     result = pytester.runpytest("--harness-engine", "cuda_graph", *workers)
