@@ -6,11 +6,13 @@ without poison, ledger and walks: the ordinary reference of other cases.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 
 from harness.case import Case
 from harness.engine.protocol import Engine, Graph
@@ -22,6 +24,8 @@ from harness.rounds import Program, Round
 from harness.sut.protocol import StepOutputs, Sut, SutFactory
 from harness.truth import RoundTruth, Truth
 from harness.types import Drill, Path
+
+References = Mapping[str, NDArray[np.generic]]
 
 CHURN_BLOCKS = 24
 """Blocks allocated before half of them are freed, between replays of the churn drill."""
@@ -128,17 +132,21 @@ class _Run:
             self.sut.stage(self._round_truth(capture_round).inputs)
             self.sut.prepare_capture(bucket)
         observer = self._instruments.capture_observer(self.sut, bucket)
+        forward = observer.forward if self.probes else lambda: self.sut.forward(bucket)
         try:
             with _system(f"capture of bucket {bucket}"):
-                graph, outputs = self.engine.capture(observer.forward)
+                graph, outputs = self.engine.capture(forward)
         except CaptureError as error:
             self._captures.append(
                 Capture(bucket, self._walk(), (), (), error=str(error), before_round=before_round)
             )
             raise SystemFailure(f"capture of bucket {bucket}: {error}") from error
         self._graphs[bucket] = _Captured(graph, outputs)
-        walk = self._instruments.walk_captured(self.sut, bucket) if self.probes else 0
-        self._captures.append(observer.result(self._instruments.walks, walk, before_round))
+        if self.probes:
+            walk = self._instruments.walk_captured(self.sut, bucket)
+            self._captures.append(observer.result(self._instruments.walks, walk, before_round))
+        else:
+            self._captures.append(Capture(bucket, 0, (), (), before_round=before_round))
 
     def _walk(self) -> int:
         return self._instruments.walk(self.sut) if self.probes else 0
@@ -167,7 +175,7 @@ class _Run:
 
     def _round(self, index: int, round_: Round, recaptured: bool) -> RoundRecord:
         truth = self._round_truth(round_)
-        self._ask_references(round_, truth)
+        references = self._ask_references(round_, truth)
         in_graph = self.case.path is Path.SHARED_IN_GRAPH
         audit = self.probes and index in self._audited()
         refreshes: list[Refresh] = []
@@ -177,9 +185,9 @@ class _Run:
             with _system(f"staging of round {round_.name}"):
                 self.sut.stage(truth.inputs)
             if in_graph:
-                refresh, replay = self._in_graph(index, round_, truth, salt)
+                refresh, replay = self._in_graph(index, round_, truth, salt, references)
             else:
-                refresh = self._refresh(round_, truth, salt)
+                refresh = self._refresh(round_, truth, salt, references)
             refreshes.append(refresh)
         if not in_graph:
             left = next((cell for cell in refreshes[-1].cells if cell.poisoned), None)
@@ -196,34 +204,39 @@ class _Run:
         names = [round_.bucket for round_ in self.program.rounds]
         return {names.index(bucket) for bucket in set(names)} | {len(names) - 1}
 
-    def _ask_references(self, round_: Round, truth: RoundTruth) -> None:
-        """Ask the system for the right value of leaves that have no formula."""
+    def _ask_references(self, round_: Round, truth: RoundTruth) -> References:
+        """Ask the system for the right values, by name, of leaves that have no formula."""
+        found: dict[str, NDArray[np.generic]] = {}
         for name in truth.fields.keys() - truth.expected.keys():
             with _system(f"reference of {name}"):
                 value = self.sut.reference(name, truth.inputs)
             if value is not None:
                 digest = self._instruments.keep(value.reshape(-1))
                 self._references[f"{round_.name}/{name}"] = digest
+                found[name] = self._instruments.values.by_digest[digest]
+        return found
 
-    def _refresh(self, round_: Round, truth: RoundTruth, salt: int) -> Refresh:
+    def _refresh(self, round_: Round, truth: RoundTruth, salt: int, references: References) -> Refresh:
         """Poison, refresh under the ledger, snapshot."""
         if not self.probes:
             with _system(f"refresh of round {round_.name}"):
                 self.sut.refresh(round_.bucket)
             self._synchronize()
             return self._instruments.plain_refresh(self.sut, truth)
-        observer = self._instruments.refresh_observer(self.sut, truth, salt)
+        observer = self._instruments.refresh_observer(self.sut, truth, salt, references)
         with _system(f"refresh of round {round_.name}"), observer.watching():
             self.sut.refresh(round_.bucket)
         self._synchronize()
         return observer.result(self._instruments.walks, self._walk())
 
-    def _in_graph(self, index: int, round_: Round, truth: RoundTruth, salt: int) -> tuple[Refresh, Replay]:
+    def _in_graph(
+        self, index: int, round_: Round, truth: RoundTruth, salt: int, references: References
+    ) -> tuple[Refresh, Replay]:
         """Poison, launch the graph that refreshes and reads, snapshot both."""
         if not self.probes:
             replay = self._replay(index, round_, truth, in_graph=True)
             return self._instruments.plain_refresh(self.sut, truth), replay
-        observer = self._instruments.refresh_observer(self.sut, truth, salt)
+        observer = self._instruments.refresh_observer(self.sut, truth, salt, references)
         observer.poison()
         replay = self._replay(index, round_, truth, in_graph=True)
         return observer.result_in_graph(self._walk()), replay

@@ -104,8 +104,8 @@ class Cell:
     step: int
     name: str
     value: Digest
-    poisoned: int = 0
-    """Defined elements that still hold the sentinel (0 where nothing was poisoned)."""
+    poisoned: int | None = None
+    """Defined elements that still hold the sentinel; None where the leaf was not poisoned."""
 
 
 @dataclass(frozen=True)

@@ -35,7 +35,6 @@ def _poison(subject: Subject, found: Findings) -> int:
     facts = 0
     for record, refresh in ((r, f) for r in subject.observation.rounds for f in r.refreshes):
         truth = subject.truths[record.index]
-        poisoned = {(fact.step, fact.name) for fact in refresh.poison}
         for fact in refresh.poison:
             facts += 1
             if not fact.landed:
@@ -44,7 +43,7 @@ def _poison(subject: Subject, found: Findings) -> int:
         for cell in refresh.cells:
             field = truth.fields.get(cell.name)
             refreshed = field is not None and field.role is Role.REFRESHED
-            if refreshed and (cell.step, cell.name) not in poisoned:
+            if refreshed and cell.poisoned is None:
                 message = f"{cell.name} of step {cell.step} was not poisoned: a stale value could pass as fresh"
                 found.add("not_poisoned", message, subject=cell.name, step=cell.step, round_name=record.name)
     return facts

@@ -56,9 +56,11 @@ def _read(subject: Subject, record: RoundRecord, replay: Replay, found: Findings
 
 
 def _range(subject: Subject, record: RoundRecord, replay: Replay, found: Findings) -> int:
+    """Ids outside their range are reported where the step's leaves are right: else they are a consequence."""
+    blamed = {step for (step, _), state in subject.states[record.index].items() if state is not State.RIGHT}
     count = 0
     for cell in replay.outputs:
-        if cell.name != OUT_OF_RANGE:
+        if cell.name != OUT_OF_RANGE or cell.step in blamed:
             continue
         count += 1
         outside = int(subject.observation.values[cell.value].sum())
@@ -79,6 +81,8 @@ def _computed(
     for cell in replay.outputs:
         got = subject.observation.values[cell.value]
         elements += got.size
+        if cell.name == OUT_OF_RANGE:
+            continue
         other = expected.get((0 if single else cell.step, cell.name))
         if other is not None and other.value == cell.value:
             continue

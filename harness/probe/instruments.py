@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 
 from harness.observation import LeafFact, Refresh, Walk
 from harness.probe.leaves import walk_roots
@@ -86,9 +88,14 @@ class Instruments:
         """Return what watches one capture of `bucket`."""
         return CaptureObserver(sut, bucket, Ledger(self._regions), self.spans.recording)
 
-    def refresh_observer(self, sut: Sut, truth: RoundTruth, salt: int) -> RefreshObserver:
-        """Return what watches one refresh of the round of `truth`, poisoned with the sentinels of `salt`."""
-        poison = Poison(truth, salt, self.guard_page)
+    def refresh_observer(
+        self, sut: Sut, truth: RoundTruth, salt: int, references: Mapping[str, NDArray[np.generic]]
+    ) -> RefreshObserver:
+        """Return what watches one refresh of the round of `truth`, poisoned with the sentinels of `salt`.
+
+        references: right values of leaves without a formula, so that no sentinel equals one.
+        """
+        poison = Poison(truth, salt, self.guard_page, references)
         ledger = Ledger(self._regions)
         return RefreshObserver(sut, truth, poison, self.values, ledger, self.spans.recording)
 

@@ -58,7 +58,7 @@ class CaptureObserver:
     def result(self, walks: Sequence[Walk], walk: int, before_round: int) -> Capture:
         """Return the record of the capture; `walk` is the index of the walk after it."""
         leaves = watched_leaves(walks[walk], self._bucket)
-        inside = self._ledger.entries(leaves, inside=IN_GRAPH)
+        inside = self._ledger.entries(leaves, within=IN_GRAPH)
         forward = self._ledger.entries(leaves, outside=IN_GRAPH)
         spans = tuple(span for span in self._ledger.spans() if span.name not in (IN_GRAPH, FORWARD))
         return Capture(self._bucket, walk, forward, inside, spans, before_round=before_round)

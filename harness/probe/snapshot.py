@@ -12,6 +12,7 @@ from harness.case import PHYSICAL_PAGE
 from harness.digest import value_digest
 from harness.fields import Live, canonical, row_lengths
 from harness.observation import Cell, Digest
+from harness.probe.poison import remaining
 from harness.truth import RoundTruth
 
 _UNITS = {Live.TOKENS: 1, Live.PAGES: PHYSICAL_PAGE}
@@ -61,8 +62,9 @@ class Snapshot:
         else:
             digest = self._values.add(to_numpy(live))
             self._seen[name].append((live, digest))
-        left = 0 if sentinel is None else int(np.count_nonzero(self._values.by_digest[digest] == sentinel))
-        return Cell(step, name, digest, left)
+        if sentinel is None:
+            return Cell(step, name, digest)
+        return Cell(step, name, digest, remaining(self._values.by_digest[digest], sentinel))
 
     def _live(self, name: str, tensor: torch.Tensor) -> torch.Tensor | None:
         truth = self._truth
