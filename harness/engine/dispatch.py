@@ -121,6 +121,11 @@ class OperationMode(TorchDispatchMode):  # type: ignore[no-untyped-call]
     and would hide whether it copies.
     """
 
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        # Nothing here is compiled, and the wrapper that torch would add loads its compiler: 2.4 s.
+        return False
+
     def __torch_dispatch__(
         self, func: OpOverload, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
