@@ -181,17 +181,17 @@ def judge(directory: FilePath, json_file: FilePath | None, **flags: Any) -> int:
 @cli.command()
 @click.argument("check", required=False)
 def explain(check: str | None) -> int:
-    """Say what a check claims and what usually makes it fail; without CHECK, list them all."""
-    from harness.checks import registry
+    """Say what a check claims, how it can tell and what usually mends a finding; without CHECK, of all."""
+    from harness.checks.registry import CHECKS
 
-    known = registry.CHECKS
-    if check is None:
-        for name in sorted(known):
-            click.echo(f"{name:<14}{known[name].claim}")
-        return PASSED
-    if check not in known:
-        raise UsageError(f"no check is called {check!r}; there are {', '.join(sorted(known))}")
-    click.echo(f"{check}: {known[check].claim}")
+    chosen = [known for known in CHECKS if check in (None, known.name)]
+    if not chosen:
+        names = ", ".join(sorted(known.name for known in CHECKS))
+        raise UsageError(f"no check is called {check!r}; there are {names}")
+    for known in chosen:
+        click.echo(known.name)
+        for title, text in (("claims", known.claim), ("sees", known.sees), ("mend", known.mend)):
+            click.echo(click.wrap_text(f"{title:<8}{text}", 100, "  ", " " * 10))
     return PASSED
 
 

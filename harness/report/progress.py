@@ -9,12 +9,13 @@ from dataclasses import dataclass, field
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
+from harness.errors import HarnessError
 from harness.findings import CaseResult
 
 SECONDS_BETWEEN_LINES = 10.0
 
 
-class Interrupted(KeyboardInterrupt):
+class Interrupted(HarnessError):
     """The user stopped the run; the text says how far it came."""
 
 
