@@ -11,6 +11,7 @@ from collections.abc import Mapping
 import torch
 
 from harness.case import PHYSICAL_PAGE, Case
+from harness.pages import guard_page
 from harness.sut.protocol import StepOutputs
 
 
@@ -20,8 +21,8 @@ class Consumer:
     def __init__(self, case: Case, device: torch.device) -> None:
         width = case.geometry.width
         self._columns = torch.arange(width, dtype=torch.int64, device=device)
-        self._slots = case.geometry.requests * width
-        """Tokens that `req_to_token` may name: 0 <= id < slots."""
+        self._slots = guard_page(case.model, case.geometry) * case.model.page_tokens
+        """Tokens that `req_to_token` may name: 0 <= id < slots; sentinels lie on the guard page above."""
 
     def read(self, leaves: Mapping[str, torch.Tensor], bucket: int) -> StepOutputs:
         """Copy every leaf; compute `checksum` and `out_of_range`, int64 `[rows]`.

@@ -48,7 +48,7 @@ def expectation(case: Case, bucket: int, *, shared: bool) -> Expectation:
         writes=tuple(writes),
         spans=_spans(case, route),
         shared=shared and case.sharing_applies,
-        state_leaves=_state_leaves(dims),
+        state_leaves=_state_leaves(dims, shared=shared and case.sharing_applies),
     )
 
 
@@ -94,10 +94,10 @@ def _spans(case: Case, route: Path) -> dict[str, int]:
     return {name: count for name, count in spans.items() if count and (pooled or name != "kpool_refresh")}
 
 
-def _state_leaves(dims: Dims) -> tuple[str, ...]:
-    """Return the names of what a backend owns for all buckets together."""
-    names = ["cache_seqlens", "cu_seqlens_q", "cu_seqlens_k", "page_table"]
-    if dims.kernel is Kernel.FLASHMLA_KV:
+def _state_leaves(dims: Dims, *, shared: bool) -> tuple[str, ...]:
+    """Return what a step may own for all buckets together; a step that shares owns its KV counter only."""
+    names = [] if shared else ["cache_seqlens", "cu_seqlens_q", "cu_seqlens_k", "page_table"]
+    if dims.kernel is Kernel.FLASHMLA_KV and not shared:
         names += ["flashmla_metadata.flashmla_metadata", "flashmla_metadata.num_splits"]
     if dims.kernel is Kernel.TRTLLM:
         names.append(COUNTER)

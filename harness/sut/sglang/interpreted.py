@@ -8,6 +8,7 @@ executor runs, maps them to the tensors that the kernel was given, and reports t
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Iterable
 from contextlib import AbstractContextManager
 from typing import Any
@@ -48,7 +49,9 @@ def intercept(patches: Patches) -> None:
 
         def body() -> tuple[Written, ...]:
             addresses: Addresses = []
-            with _recorded_stores(addresses):
+            with _recorded_stores(addresses), warnings.catch_warnings():
+                # Triton turns arrays of one element into scalars, which NumPy deprecates.
+                warnings.simplefilter("ignore", DeprecationWarning)
                 execute(self, *args, **kwargs)
             return written_elements(self.fn.__name__, addresses, tensors)
 
@@ -64,7 +67,7 @@ def _recorded_stores(addresses: Addresses) -> AbstractContextManager[Any]:
     exchange, update = Builder.create_atomic_cas, Builder.create_atomic_rmw
 
     def masked_store(self: Any, ptrs: Any, value: Any, mask: Any, *rest: Any) -> Any:
-        addresses.append(ptrs.data[mask.data])
+        addresses.append(ptrs.data[mask.data.astype(np.bool_)])
         return store(self, ptrs, value, mask, *rest)
 
     def atomic_cas(self: Any, ptr: Any, *rest: Any) -> Any:
@@ -72,7 +75,7 @@ def _recorded_stores(addresses: Addresses) -> AbstractContextManager[Any]:
         return exchange(self, ptr, *rest)
 
     def atomic_rmw(self: Any, op: Any, ptr: Any, val: Any, mask: Any, *rest: Any) -> Any:
-        addresses.append(ptr.data[mask.data])
+        addresses.append(ptr.data[mask.data.astype(np.bool_)])
         return update(self, op, ptr, val, mask, *rest)
 
     patches = Patches()
