@@ -52,7 +52,8 @@ class CudaGraphEngine:
         """
         if not torch.cuda.is_available():
             raise UsageError(
-                f"engine cuda_graph needs a CUDA device; torch {torch.__version__} sees none: use --engine tape"
+                f"engine cuda_graph needs a CUDA device; torch {torch.__version__} sees none: "
+                "use --engine tape"
             )
         self.device = torch.device("cuda", torch.cuda.current_device())
         self._spin_cycles = spin_cycles

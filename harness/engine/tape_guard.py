@@ -4,7 +4,7 @@ A tape runs on a CPU, where all of these would work, so it has to refuse what CU
 sees `item`, `bool`, `int` and `torch.equal`; the other host reads never reach the dispatcher and
 are caught as torch functions. Known to slip through: `data_ptr()` and `list(tensor)`, which CUDA
 allows in a capture too, `torch.utils.dlpack.to_dlpack`, and readers that go through the storage
-(`untyped_storage().tolist()`).
+(`untyped_storage().tolist()`, pickle).
 `.to("cpu")` is a host read when the device is named by that string; a `torch.device` object may be
 the engine's own device, on which CUDA would copy nothing, and passes.
 """
@@ -29,7 +29,6 @@ HOST_READS: Mapping[Callable[..., Any], str] = {
     torch.Tensor.__repr__: "Tensor.__repr__ (print)",
     torch.Tensor.__format__: "Tensor.__format__ (an f-string)",
     torch.Tensor.__dlpack__: "Tensor.__dlpack__",
-    torch.Tensor.__reduce_ex__: "Tensor.__reduce_ex__ (pickle)",
 }
 """Torch functions that hand tensor contents to the host without an operation."""
 

@@ -102,9 +102,10 @@ class Poison:
             tensor = filled.tensor()
             if tensor is None or not tensor.numel():
                 continue
-            changed = unattributed(
-                tensor, filled.sentinel, ledger.written_mask(tensor), spare_first=filled.spare_first
-            )
+            written = ledger.written_mask(tensor)
+            if bool(written.all()):
+                continue
+            changed = unattributed(tensor, filled.sentinel, written, spare_first=filled.spare_first)
             if changed:
                 found.append((filled.step, filled.name, changed))
         return tuple(found)

@@ -13,14 +13,15 @@ from harness.engine.protocol import Engine
 from harness.engine.tape import TapeEngine
 from harness.errors import CaptureError, UsageError
 
+ENGINES: tuple[type[Engine], ...] = (TapeEngine, CudaGraphEngine)
 NO_CUDA = "no CUDA device" if not torch.cuda.is_available() else ""
 
 
 @pytest.fixture(
     params=[
-        pytest.param(TapeEngine, id="tape"),
+        pytest.param(ENGINES[0], id="tape"),
         pytest.param(
-            CudaGraphEngine,
+            ENGINES[1],
             id="cuda_graph",
             marks=[pytest.mark.gpu, pytest.mark.skipif(bool(NO_CUDA), reason=NO_CUDA or "has one")],
         ),
