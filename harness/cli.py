@@ -97,11 +97,12 @@ _PLACES = (
     click.option(
         "--golden-dir", "--golden", type=_FOLDER, help="Goldens; default: golden/ beside the cases."
     ),
-    click.option("--no-golden", is_flag=True, help="Do not compare with goldens."),
 )
+_NO_GOLDEN = (click.option("--no-golden", is_flag=True, help="Do not compare with goldens."),)
 _REPORT = (
     click.option("--json", "json_file", type=_FOLDER, metavar="FILE", help="Write the report as JSON, too."),
 )
+_ENGINE = click.Choice([kind.value for kind in EngineKind])
 _RUN = (
     click.option("--full", is_flag=True, help="Run the cross product, not the covering array."),
     click.option("--jobs", type=click.IntRange(min=0), default=0, help="Worker processes; 0: as fits."),
@@ -118,14 +119,14 @@ def _with(*groups: Sequence[Callable[[_Command], _Command]]) -> Callable[[_Comma
 
 
 @cli.command()
-@_with(_SELECTION, _RUN, _PLACES, _REPORT)
+@_with(_SELECTION, _RUN, _PLACES, _NO_GOLDEN, _REPORT)
 @click.option(
     "--sut", "suts", multiple=True, default=("embedded",), show_default=True, help="System under test."
 )
 @click.option(
     "--engine",
     "engines",
-    type=click.Choice([kind.value for kind in EngineKind]),
+    type=_ENGINE,
     multiple=True,
     default=(EngineKind.TAPE.value,),
     show_default=True,
@@ -167,7 +168,7 @@ def verify(
 
 @cli.command()
 @click.argument("directory", type=click.Path(path_type=FilePath, exists=True, file_okay=False))
-@_with(_PLACES, _REPORT)
+@_with(_PLACES, _NO_GOLDEN, _REPORT)
 def judge(directory: FilePath, json_file: FilePath | None, **flags: Any) -> int:
     """Judge the observations that `verify --save DIRECTORY` kept, on this or another machine."""
     from harness import session
@@ -196,12 +197,46 @@ def explain(check: str | None) -> int:
 
 
 @cli.group()
+def golden() -> None:
+    """Look after accepted values and structure."""
+
+
+@golden.command("update")
+@click.argument("what", type=click.Choice(["new", "changed", "all"]))
+@click.option("--reason", required=True, metavar="TEXT", help="Why values may change; kept in the manifests.")
+@_with(_SELECTION, _PLACES)
+@click.option("--engine", type=_ENGINE, default=EngineKind.TAPE.value, show_default=True)
+def golden_update(what: str, reason: str, engine: str, **flags: Any) -> int:
+    """Run the selected cases and accept what is WHAT: `new`, `changed`, or `all`.
+
+    Nothing is written in CI, where a case has an unexpected finding, or where the oracle contradicts a value.
+    """
+    from harness import session
+
+    options = _options(engine=EngineKind(engine), **flags)
+    session.update_goldens(options, what, reason, terminal.make_console(stderr=True), click.echo)
+    return PASSED
+
+
+@golden.command("check")
+@_with(_PLACES)
+def golden_check(**flags: Any) -> int:
+    """List what is wrong with the folder as a whole: orphans, damaged or oversized files."""
+    from harness import session
+
+    problems = session.golden_problems(_options(**flags))
+    for problem in problems:
+        click.echo(problem)
+    return FOUND if problems else PASSED
+
+
+@cli.group()
 def bench() -> None:
     """Measure the harness itself."""
 
 
 @bench.command("cpu")
-@_with(_PLACES, _RUN)
+@_with(_PLACES, _NO_GOLDEN, _RUN)
 def bench_cpu(**flags: Any) -> int:
     """Time the CPU matrix and the comparison of ten million elements. Nothing is asserted."""
     from harness import benchmarks
@@ -215,7 +250,7 @@ def _options(
     *,
     cases_dir: FilePath | None,
     golden_dir: FilePath | None,
-    no_golden: bool,
+    no_golden: bool = False,
     sut: str = "embedded",
     engine: EngineKind = EngineKind.TAPE,
     full: bool = False,

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
 
-from harness.errors import HarnessError, UsageError
+from harness.errors import GoldenError, HarnessError, UsageError
 from harness.findings import CaseResult
 from harness.report.progress import follow
 from harness.report.tally import Coverage, ordered
@@ -50,13 +50,17 @@ def plans(runs: Sequence[RunOptions]) -> tuple[Plan, ...]:
 def verify(runs: Sequence[RunOptions], console: Console) -> Outcome:
     """Run all planned cases, progress on `console`.
 
-    Raises UsageError where nothing ran, HarnessError where a planned case gave no result,
-    `progress.Interrupted` on Ctrl-C.
+    Raises GoldenError where the folder of goldens is not whole, UsageError where nothing ran,
+    HarnessError where a planned case gave no result, `progress.Interrupted` on Ctrl-C.
     """
     from harness import runner
 
     start = time.monotonic()
     planned = plans(runs)
+    problems = golden_problems(runs[0]) if runs[0].golden == "check" else ()
+    if problems:
+        more = f" (and {len(problems) - 1} more: `replay-harness golden check`)" if problems[1:] else ""
+        raise GoldenError(f"{problems[0]}{more}")
 
     def results() -> Iterator[CaseResult]:
         for options, plan in zip(runs, planned, strict=True):
@@ -84,6 +88,33 @@ def judge(directory: Path, options: RunOptions, console: Console) -> Outcome:
     if not done:
         raise UsageError(f"{directory}: holds no saved observations; `verify --save DIR` makes them")
     return Outcome(done, Coverage(len(done), {}, {}), time.monotonic() - start)
+
+
+def update_goldens(
+    options: RunOptions, mode: str, reason: str, console: Console, echo: Callable[[str], None]
+) -> None:
+    """Run all planned cases one after the other and write the goldens that `mode` accepts.
+
+    mode: new, changed or all. `echo` gets what changed, line by line. Raises GoldenError, with
+    nothing written, where updating is refused, a case has an unexpected finding or the oracle
+    contradicts a value.
+    """
+    from harness.updating import Updating
+
+    update = Updating(options, mode, reason)
+    (plan,) = plans([options])
+    follow((update.run(case) for case in plan.cases), len(plan.cases), console)
+    update.apply(echo)
+
+
+def golden_problems(options: RunOptions) -> tuple[str, ...]:
+    """Return what is wrong with the folder of goldens as a whole, one line each: orphans, damage, size."""
+    from harness.casefile import load_models
+    from harness.golden.store import GoldenStore
+
+    models = load_models(options.cases_dir)
+    known = [(model.name, engine) for model in models for engine in model.geometries]
+    return GoldenStore(options.golden_dir).problems(known)
 
 
 def _coverage(planned: Sequence[Plan], results: Sequence[CaseResult]) -> Coverage:
