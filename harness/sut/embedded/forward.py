@@ -13,7 +13,7 @@ import torch
 from harness.case import PHYSICAL_PAGE
 from harness.fields import Dims, plan_is_written
 from harness.sut.embedded.counter import HEADS
-from harness.sut.embedded.metadata import DSAMetadata, KPoolWritePlan, named_leaves, present
+from harness.sut.embedded.metadata import DSAMetadata, present, present_plan, read_leaves
 from harness.sut.embedded.planners import SEGMENT
 from harness.sut.embedded.pooling import PoolWriter
 from harness.sut.embedded.weights import (
@@ -74,6 +74,7 @@ class StepForward:
         self._token_rank = torch.arange(VOCABULARY - 1, -1, -1, dtype=torch.int64, device=device)
         repeat = rows // dims.bucket
         self._request_of_row = torch.arange(dims.bucket, device=device).repeat_interleave(repeat)
+        self._draft_position = _draft_positions(dims, device) if dims.expanded else None
         self._writer = PoolWriter(dims, requests, model.caches, device) if pool > 1 else None
         # The schedule only deals work to workers, which this forward has none of: bounded, not followed.
         schedule = [max(rows, -(-dims.width // SEGMENT))] * (2 * (dims.num_sms + 1))
@@ -106,7 +107,9 @@ class StepForward:
         if self._writer is not None:
             self._writer.write(present_plan(metadata), lengths.write_plan, req_to_token, bad)
         rows = self._dims.rows
-        table = self._model.weights.queries.index_select(0, token.index_select(0, lengths.query) + step)
+        position = step if self._draft_position is None else self._draft_position
+        query_row = token.index_select(0, lengths.query) + position
+        table = self._model.weights.queries.index_select(0, query_row)
         index_query, query, bias = torch.split(table, QUERY_PARTS, dim=1)
         scores = self._scores(metadata, lengths.keys, index_query, bad)
         locations = self._locations(metadata, scores, lengths, bad)
@@ -266,11 +269,16 @@ class _Lengths:
     """What `PoolWriter.write` needs; empty for P = 1."""
 
 
-def present_plan(metadata: DSAMetadata) -> KPoolWritePlan:
-    """Return the write plan that every object with P > 1 has."""
-    if metadata.kpool_write_plan is None:
-        raise AttributeError("a metadata object with P > 1 has no kpool_write_plan")
-    return metadata.kpool_write_plan
+def _draft_positions(dims: Dims, device: torch.device) -> torch.Tensor:
+    """Return the draft step that each row of an expanded mode answers, int64 `[rows]`.
+
+    Verify row t checks the token that draft step t - 1 made of the same input (row 0: that the draft
+    extension made); the rows of a draft extension are all at the start.
+    """
+    steps = torch.arange(-1, dims.draft_tokens - 1, dtype=torch.int64, device=device).clamp(min=0)
+    if dims.mode is Mode.DRAFT_EXTEND:
+        steps.zero_()
+    return steps.repeat(dims.bucket)
 
 
 def _count_arrivals(attention: torch.Tensor, counter: torch.Tensor) -> torch.Tensor:
@@ -282,16 +290,3 @@ def _count_arrivals(attention: torch.Tensor, counter: torch.Tensor) -> torch.Ten
     attention = attention.masked_fill(counter.view(attention.shape[0], HEADS, 1) != 1, 0.0)
     counter.sub_(1)
     return attention
-
-
-def read_leaves(metadata: DSAMetadata) -> dict[str, torch.Tensor]:
-    """Copy every leaf, by name, in one launch per dtype; the copies are parts of one buffer."""
-    leaves = dict(named_leaves(metadata))
-    copies: dict[str, torch.Tensor] = {}
-    for dtype in (torch.int32, torch.int64):
-        names = [name for name, leaf in leaves.items() if leaf.dtype is dtype]
-        if names:
-            buffer = torch.cat([leaves[name].reshape(-1) for name in names])
-            parts = torch.split(buffer, [leaves[name].numel() for name in names])
-            copies |= {name: part.view(leaves[name].shape) for name, part in zip(names, parts, strict=True)}
-    return {name: copies[name] for name in leaves}

@@ -95,3 +95,23 @@ def named_leaves(root: object, prefix: str = "") -> Iterator[tuple[str, torch.Te
         for item in fields(root):
             child: Any = getattr(root, item.name)
             yield from named_leaves(child, f"{prefix}.{item.name}" if prefix else item.name)
+
+
+def present_plan(metadata: DSAMetadata) -> KPoolWritePlan:
+    """Return the write plan that every object with P > 1 has."""
+    if metadata.kpool_write_plan is None:
+        raise AttributeError("a metadata object with P > 1 has no kpool_write_plan")
+    return metadata.kpool_write_plan
+
+
+def read_leaves(metadata: DSAMetadata) -> dict[str, torch.Tensor]:
+    """Copy every leaf, by name, in one launch per dtype; the copies are parts of one buffer."""
+    leaves = dict(named_leaves(metadata))
+    copies: dict[str, torch.Tensor] = {}
+    for dtype in (torch.int32, torch.int64):
+        names = [name for name, leaf in leaves.items() if leaf.dtype is dtype]
+        if names:
+            buffer = torch.cat([leaves[name].reshape(-1) for name in names])
+            parts = torch.split(buffer, [leaves[name].numel() for name in names])
+            copies |= {name: part.view(leaves[name].shape) for name, part in zip(names, parts, strict=True)}
+    return {name: copies[name] for name in leaves}

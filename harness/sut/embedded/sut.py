@@ -31,7 +31,8 @@ class EmbeddedSut:
     name = "embedded"
     tolerates_poison = True
 
-    def __init__(self, case: Case, engine: Engine, span: SpanRecorder) -> None:
+    def __init__(self, case: Case, engine: Engine, span: SpanRecorder, model: Model | None = None) -> None:
+        """Build for a case; `model` is one that another system of the same model and geometry has."""
         self._case = case
         self._device = engine.device
         self._span = span
@@ -49,12 +50,7 @@ class EmbeddedSut:
         self._backend = MultiStepBackend(case.path, self.steps, self._tools, span)
         rows = Dims.of(case, 1).rows
         self._inputs = PersistentInputs(self._max_bs, rows, geometry.requests, geometry.width, self._device)
-        # Every page that a request table of this size can name: full rows, page 0 and the guard page.
-        tokens = geometry.requests * geometry.width + 2 * case.model.page_tokens
-        self._model = Model(
-            weights=Weights.seeded(case.seed, self._device),
-            caches=Caches.seeded(case.seed, tokens, case.model.index_kpool, case.precision, self._device),
-        )
+        self.model = seeded_model(case, self._device) if model is None else model
 
     def facts(self) -> Mapping[str, str]:
         """See `Sut`."""
@@ -91,7 +87,7 @@ class EmbeddedSut:
         if bucket not in self._forwards:
             dims = Dims.of(self._case, bucket)
             requests = self._case.geometry.requests
-            self._forwards[bucket] = StepForward(dims, requests, self._model, self._device)
+            self._forwards[bucket] = StepForward(dims, requests, self.model, self._device)
         self._backend.build(bucket, self._inputs.of(bucket))
 
     def forward(self, bucket: int) -> tuple[StepOutputs, ...]:
@@ -117,7 +113,7 @@ class EmbeddedSut:
     def eager(self, rows: int) -> None:
         """See `Sut`."""
         for backend in self._backend.backends:
-            backend.active, _ = run_eager(rows, self._model.weights, self._model.caches, backend.counter)
+            backend.active, _ = run_eager(rows, self.model.weights, self.model.caches, backend.counter)
 
     def roots(self) -> tuple[StepRoots, ...]:
         """See `Sut`."""
@@ -153,6 +149,15 @@ class EmbeddedSut:
             fused = self._case.fusion_in_force
             self._tools_by_bucket[bucket] = BucketTools.make(dims, self._device, fused=fused)
         return self._tools_by_bucket[bucket]
+
+
+def seeded_model(case: Case, device: torch.device) -> Model:
+    """Return the weights and caches of a case."""
+    geometry, seed, pool = case.geometry, case.seed, case.model.index_kpool
+    # Every page that a request table of this size can name: full rows, page 0 and the guard page.
+    tokens = geometry.requests * geometry.width + 2 * case.model.page_tokens
+    caches = Caches.seeded(seed, tokens, pool, case.precision, device)
+    return Model(Weights.seeded(seed, device), caches)
 
 
 def make_sut(case: Case, engine: Engine, span: SpanRecorder) -> EmbeddedSut:

@@ -32,6 +32,8 @@ LATENT = 8
 """Entries of a KV row; keys and values are the same vector, as in MLA."""
 CODES = 4096
 """Distinct cache rows; a hash of the location picks one."""
+DISSENT = 0.15
+"""Share of tokens after which a target model has its own mind."""
 _HASH = 2_654_435_761
 
 
@@ -51,10 +53,24 @@ class Weights:
         entries = rng.integers(-INDEX_LARGEST, INDEX_LARGEST + 1, (QUERIES, INDEX_HEADS, INDEX_DIM))
         index = entries * np.array(HEAD_WEIGHTS)[None, :, None]
         attention = rng.normal(size=(QUERIES, HEADS * LATENT))
-        bias = rng.integers(-400, 401, (QUERIES, VOCABULARY))
+        bias = rng.integers(-200, 201, (QUERIES, VOCABULARY))
         table = np.concatenate([index.reshape(QUERIES, -1), attention, bias], axis=1)
         head = rng.integers(-7, 8, (LATENT, VOCABULARY)) * 8
         return cls(_tensor(table, torch.float32, device), _tensor(head, torch.float32, device))
+
+    def target(self, seed: int) -> Weights:
+        """Return a target model's weights: these, but for some tokens it prefers a successor of its own.
+
+        What a draft model learns of its target is never all of it; without this the two would agree
+        on nearly everything in long contexts.
+        """
+        rng = np.random.default_rng([seed, 4])
+        queries = self.queries.clone()
+        tokens = np.flatnonzero(rng.random(QUERIES) < DISSENT)
+        successors = rng.integers(0, VOCABULARY, tokens.size) - VOCABULARY
+        for token, successor in zip(tokens.tolist(), successors.tolist(), strict=True):
+            queries[token, successor] += 1 << 20
+        return Weights(queries, self.draft_head)
 
 
 @dataclass(frozen=True, eq=False)
