@@ -52,13 +52,15 @@ class Row:
 
 @dataclass(frozen=True)
 class Cause:
-    """Findings that show the same thing: one check, kind, field, set of steps and path."""
+    """Findings that show the same thing: one check, kind, field, set of steps, path, system and engine."""
 
     check: str
     kind: str
     field: str
     steps: tuple[int, ...]
     path: str
+    sut: str
+    engine: str
     findings: tuple[Finding, ...]
     """At least one, ordered by case."""
     cases: tuple[str, ...]
@@ -115,12 +117,12 @@ def rows(results: Iterable[CaseResult]) -> tuple[Row, ...]:
 
 def causes(results: Iterable[CaseResult], *, known: bool) -> tuple[Cause, ...]:
     """Group findings by cause, those that show in most cases first; either the known ones or the others."""
-    groups: dict[tuple[str, str, str, tuple[int, ...], str], list[Finding]] = {}
+    groups: dict[tuple[str, str, str, tuple[int, ...], str, str, str], list[Finding]] = {}
     for result in ordered(results):
         for finding in result.findings:
             if bool(finding.known) is known:
-                path = _axis(result, "path")
-                key = (finding.check, finding.kind, finding.field, finding.steps, path)
+                ran = (_axis(result, "path"), _axis(result, "sut"), _axis(result, "engine"))
+                key = (finding.check, finding.kind, finding.field, finding.steps, *ran)
                 groups.setdefault(key, []).append(finding)
     found = [
         Cause(*key, findings=tuple(group), cases=tuple(dict.fromkeys(finding.case for finding in group)))
@@ -129,8 +131,9 @@ def causes(results: Iterable[CaseResult], *, known: bool) -> tuple[Cause, ...]:
     return tuple(sorted(found, key=_most_cases_first))
 
 
-def _most_cases_first(cause: Cause) -> tuple[int, str, str, str, tuple[int, ...], str]:
-    return (-len(cause.cases), cause.check, cause.kind, cause.field, cause.steps, cause.path)
+def _most_cases_first(cause: Cause) -> tuple[object, ...]:
+    subject = (cause.check, cause.kind, cause.field, cause.steps)
+    return (-len(cause.cases), *subject, cause.path, cause.sut, cause.engine)
 
 
 def _row(key: tuple[str, str, str, str], group: Sequence[CaseResult]) -> Row:

@@ -5,13 +5,14 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable, Mapping, Sequence
 
-from rich.console import Console
+from rich.console import Console, RenderableType
 from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
 from harness.findings import CaseResult, Finding, Verdict
 from harness.report.tally import Cause, Coverage, Row, Tally, causes, rows, tally
+from harness.types import EngineKind
 
 STYLES: Mapping[Verdict, str] = {
     Verdict.PASSED: "green",
@@ -21,10 +22,14 @@ STYLES: Mapping[Verdict, str] = {
 }
 WIDTH_OF_LOGS = 132
 """Columns where output does not go to a terminal and nobody set COLUMNS."""
+NARROW = 110
+"""Columns below which the table becomes two lines a row."""
 CASES_NAMED = 3
 """Further cases of a cause that are named; the rest are counted."""
 ROUNDS_NAMED = 6
 """Rounds of a finding that are named; the rest are counted."""
+
+FIGURES = ("cases", "replays", "refreshes per replay", "fused copies", "bytes owned", "checks", "elements")
 
 _UNITS = ("B", "KiB", "MiB", "GiB", "TiB")
 
@@ -43,8 +48,10 @@ def render(console: Console, results: Sequence[CaseResult], coverage: Coverage, 
     """Print the whole report of a finished run; `seconds` is its wall time."""
     total = tally(results, seconds)
     table_rows = rows(results)
-    if table_rows:
+    if console.width >= NARROW:
         console.print(_table(table_rows))
+    else:
+        _blocks(console, table_rows)
     _coverage(console, coverage, total, table_rows)
     _findings(console, causes(results, known=False))
     _known(console, results)
@@ -75,28 +82,43 @@ def _table(table_rows: Sequence[Row]) -> Table:
     table = Table(box=None, pad_edge=False, header_style="bold", padding=(0, 2, 0, 0))
     for name in (*(["system"] if several_systems else []), "model", "fusion", "path", "steps"):
         table.add_column(name, overflow="fold")
-    for name in ("cases", "replays", "refreshes/replay", "copies", "owned", "checks", "elements"):
-        # Headers may wrap at a space; figures may not.
-        table.add_column(name.replace("/", "/ "), justify="right", overflow="fold")
+    for name in FIGURES:
+        table.add_column(name.replace(" ", "\n", 1), justify="right", overflow="fold")
     table.add_column("verdict", overflow="fold")
     for row in table_rows:
-        cells = (
-            *([row.sut] if several_systems else []),
-            row.model,
-            row.fusion,
-            row.path,
-            " ".join(row.steps),
-            f"{row.cases:,}",
-            f"{row.replays:,}",
-            _figure(row.refreshes / row.replays) if row.replays else "-",
-            _range(_figure(row.fused_copies[0]), _figure(row.fused_copies[1])),
-            _range(_bytes(row.bytes_owned[0]), _bytes(row.bytes_owned[1])),
-            f"{row.checks:,}",
-            f"{row.elements:,}",
-        )
-        verdict = Text(row.verdict.value.replace("_", " "), style=STYLES[row.verdict])
-        table.add_row(*map(Text, cells), verdict)
+        names = (*([row.sut] if several_systems else []), row.model, row.fusion, row.path)
+        cells = (*names, " ".join(row.steps), *_figures(row))
+        table.add_row(*map(Text, cells), _verdict(row))
     return table
+
+
+def _blocks(console: Console, table_rows: Sequence[Row]) -> None:
+    for row in table_rows:
+        names = f"{row.sut}, {row.model}, fusion {row.fusion}, {row.path}, steps {' '.join(row.steps)}: "
+        console.print(Text(names) + _verdict(row))
+        figures = zip(FIGURES, _figures(row), strict=True)
+        console.print(_indented(Text(", ".join(f"{name} {figure}" for name, figure in figures))))
+
+
+def _figures(row: Row) -> tuple[str, ...]:
+    """Return the cells under `FIGURES`."""
+    return (
+        f"{row.cases:,}",
+        f"{row.replays:,}",
+        _figure(row.refreshes / row.replays) if row.replays else "-",
+        _range(_figure(row.fused_copies[0]), _figure(row.fused_copies[1])),
+        _range(_bytes(row.bytes_owned[0]), _bytes(row.bytes_owned[1])),
+        f"{row.checks:,}",
+        f"{row.elements:,}",
+    )
+
+
+def _verdict(row: Row) -> Text:
+    return Text(row.verdict.value.replace("_", " "), style=STYLES[row.verdict])
+
+
+def _indented(content: RenderableType, columns: int = 3) -> Padding:
+    return Padding(content, (0, 0, 0, columns), expand=False)
 
 
 def _coverage(console: Console, coverage: Coverage, total: Tally, table_rows: Sequence[Row]) -> None:
@@ -110,7 +132,7 @@ def _coverage(console: Console, coverage: Coverage, total: Tally, table_rows: Se
     for name, number, reasons in lines:
         console.print(Text(f"{name:<15}{number:>6} cases"))
         for reason, times in sorted(reasons.items(), key=lambda item: (-item[1], item[0])):
-            console.print(Padding(Text(f"{times:>6} {reason}", style="dim"), (0, 0, 0, 15)))
+            console.print(_indented(Text(f"{times:>6} {reason}", style="dim"), 15))
     beside = sum(row.not_applicable for row in table_rows)
     if beside:
         console.print(Text(f"{'checks':<15}{beside:>6} not applicable (no subject in their case)"))
@@ -128,13 +150,13 @@ def _findings(console: Console, found: Sequence[Cause]) -> None:
         first = cause.findings[0]
         console.print()
         console.print(Text(f"{index}. {_title(cause)}", style="bold"))
-        console.print(Padding(Text(first.message), (0, 0, 0, 3)))
+        console.print(_indented(Text(first.message)))
         grid = Table.grid(padding=(0, 1, 0, 0))
         grid.add_column(no_wrap=True, style="dim")
         grid.add_column(overflow="fold")
         for name, text in (*_details(first), *_elsewhere(cause)):
             grid.add_row(name, Text(text))
-        console.print(Padding(grid, (0, 0, 0, 3)))
+        console.print(_indented(grid))
 
 
 def _title(cause: Cause) -> str:
@@ -175,7 +197,14 @@ def _details(finding: Finding) -> list[tuple[str, str]]:
 def _elsewhere(cause: Cause) -> list[tuple[str, str]]:
     others = cause.cases[1:]
     found = [("also in", _shortened(others, CASES_NAMED))] if others else []
-    return [*found, ("again", f"replay-harness verify --case {cause.cases[0]}")]
+    return [*found, ("again", _command(cause))]
+
+
+def _command(cause: Cause) -> str:
+    """Return the command line that runs the first case of a cause alone."""
+    sut = f" --sut {cause.sut}" if cause.sut != "embedded" else ""
+    engine = f" --engine {cause.engine}" if cause.engine != EngineKind.TAPE.value else ""
+    return f"replay-harness verify{sut}{engine} --case {cause.cases[0]}"
 
 
 def _known(console: Console, results: Iterable[CaseResult]) -> None:

@@ -1,4 +1,5 @@
 import io
+from dataclasses import replace
 
 import pytest
 from rich.console import Console
@@ -40,6 +41,21 @@ def test_the_table_has_one_line_per_path_with_all_figures() -> None:
     ]
     (sibling,) = [line for line in text.splitlines() if " sibling_copy " in line]
     assert sibling.split()[3] == "6"
+
+
+def test_a_narrow_terminal_gets_two_lines_a_row_with_the_same_figures() -> None:
+    text = rendered(result("a"), width=80)
+    assert "embedded, tiny, fusion on, shared, steps 5: passed\n" in text
+    assert (
+        "cases 1, replays 8, refreshes per replay 1.25, fused copies 0, bytes owned 1 MiB, checks 2,"
+        in " ".join(text.split())
+    )
+
+
+def test_the_command_that_runs_a_case_again_names_system_and_engine() -> None:
+    axes = {"sut": "sglang", "engine": "cuda_graph", "path": "shared"}
+    text = rendered(replace(result("a", finding("a")), axes=axes))
+    assert "again    replay-harness verify --sut sglang --engine cuda_graph --case a\n" in text
 
 
 def test_the_system_is_a_column_only_where_there_are_several() -> None:
