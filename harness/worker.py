@@ -8,8 +8,6 @@ from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path as FilePath
 
-import msgspec
-
 from harness.archive import ORDINARY, load_observation, save_observation
 from harness.case import Case
 from harness.checks.subject import Subject
@@ -20,10 +18,11 @@ from harness.golden.store import GoldenStore
 from harness.judge import judge
 from harness.known import load_known
 from harness.observation import Observation
-from harness.rounds import OWN_ORDER, Program, program
+from harness.ordinary import is_reference, ordinary_of
+from harness.rounds import Program, program
 from harness.runner import RunOptions, factory_of, observation_name
 from harness.truth import Truth
-from harness.types import Drill, EngineKind, Path
+from harness.types import EngineKind
 
 KNOWN_FILE = "known_findings.toml"
 
@@ -99,21 +98,3 @@ def make_engine(kind: EngineKind) -> Engine:
     from harness.engine.tape import TapeEngine
 
     return TapeEngine()
-
-
-def ordinary_of(case: Case) -> Case:
-    """Return the reference of a case: the ordinary path, fusion off, undisturbed, over the same rounds.
-
-    For the embedded system that is the independent path; for a released package its own single-backend
-    refresh (S = 2), which no multi-step path's fault can touch.
-    """
-    drill = case.drill if case.drill in OWN_ORDER else Drill.PLAIN
-    if case.sut == "embedded":
-        return replace(case, path=Path.INDEPENDENT, fusion=False, drill=drill)
-    variant = msgspec.structs.replace(case.variant, steps=2)
-    return replace(case, path=Path.RELEASED, fusion=False, drill=drill, variant=variant)
-
-
-def is_reference(case: Case) -> bool:
-    """Whether a case is its own ordinary reference."""
-    return case == ordinary_of(case)

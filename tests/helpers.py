@@ -9,7 +9,7 @@ from harness.fields import Dims
 from harness.rounds import Inputs, Program, Round
 from harness.types import Drill, EngineKind, Kernel, Mode, Path, Precision
 
-PLAN = PlanRule(candidates=((300, 1), (500, 2), (700, 4)), min_rows=2, max_rows=64)
+PLAN = PlanRule(candidates=((60, 1), (150, 2), (400, 3)), min_rows=2, max_rows=64)
 
 
 def tiny_model(pool: int = 4, width: int = 1024, topk: int = 64) -> Model:

@@ -1,0 +1,29 @@
+"""Which case is the ordinary reference of another."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import msgspec
+
+from harness.case import Case
+from harness.rounds import OWN_ORDER
+from harness.types import Drill, Path
+
+
+def ordinary_of(case: Case) -> Case:
+    """Return the reference of a case: the ordinary path, fusion off, undisturbed, over the same rounds.
+
+    For the embedded system that is the independent path; for a released package its own single-backend
+    refresh (S = 2), which no multi-step path's fault can touch.
+    """
+    drill = case.drill if case.drill in OWN_ORDER else Drill.PLAIN
+    if case.sut == "embedded":
+        return replace(case, path=Path.INDEPENDENT, fusion=False, drill=drill)
+    variant = msgspec.structs.replace(case.variant, steps=2)
+    return replace(case, path=Path.RELEASED, fusion=False, drill=drill, variant=variant)
+
+
+def is_reference(case: Case) -> bool:
+    """Whether a case is its own ordinary reference."""
+    return case == ordinary_of(case)
