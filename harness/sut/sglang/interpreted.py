@@ -1,27 +1,23 @@
 """Triton kernels on a CPU: each launch is one opaque node that tells exactly which elements it wrote.
 
-Triton's interpreter runs SGLang's own kernels program by program and writes through raw addresses.
-`launch` stands in for its grid executor: it records the addresses of every store and atomic while the
-executor runs, maps them to the tensors that the kernel was given, and reports them through
+Triton's interpreter runs SGLang's own kernels program by program and accesses memory by raw addresses.
+`Interpreter` stands in for its grid executor: it traces every load, store and atomic while the executor
+runs, maps them to the tensors that the kernel was given, and reports the stores through
 `probe.launches.perform`, so that a tape can run the launch again and a ledger can count its writes.
 """
 
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Iterable
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 
-from harness.errors import HarnessError
 from harness.probe.launches import Launch, Written, perform
+from harness.sut.sglang.memo import Effect, Memory, Trace, effect_of, launch_key
 from harness.sut.sglang.patches import Patches
-
-Addresses = list[NDArray[np.uint64]]
 
 
 def opaque(kernel: str, tensors: Iterable[torch.Tensor], body: Callable[[], tuple[Written, ...]]) -> None:
@@ -38,69 +34,77 @@ def opaque(kernel: str, tensors: Iterable[torch.Tensor], body: Callable[[], tupl
     perform(Launch(kernel, run, tuple(tensors)))
 
 
-def intercept(patches: Patches) -> None:
-    """Route every interpreted Triton launch through `perform` until the patches are undone."""
-    from triton.runtime.interpreter import GridExecutor
+class Interpreter:
+    """Runs Triton launches; one a process, so that what it remembers serves every case."""
 
-    execute = GridExecutor.__call__
+    def __init__(self) -> None:
+        self.memory = Memory()
 
-    def launch(self: Any, *args: Any, **kwargs: Any) -> None:
-        tensors = [value for value in (*args, *kwargs.values()) if isinstance(value, torch.Tensor)]
+    def intercept(self, patches: Patches) -> None:
+        """Route every interpreted launch through `perform` until the patches are undone."""
+        from triton.runtime.interpreter import GridExecutor
 
-        def body() -> tuple[Written, ...]:
-            addresses: Addresses = []
-            with _recorded_stores(addresses), warnings.catch_warnings():
-                # Triton turns arrays of one element into scalars, which NumPy deprecates.
-                warnings.simplefilter("ignore", DeprecationWarning)
-                execute(self, *args, **kwargs)
-            return written_elements(self.fn.__name__, addresses, tensors)
+        execute = GridExecutor.__call__
+        interpreter = self
 
-        opaque(f"triton:{self.fn.__name__}", tensors, body)
+        def launch(self: Any, *args: Any, **kwargs: Any) -> None:
+            arguments = (*args, *kwargs.values())
+            tensors = [value for value in arguments if isinstance(value, torch.Tensor)]
+            name = self.fn.__name__
 
-    patches.attribute(GridExecutor, "__call__", launch)
+            def body() -> tuple[Written, ...]:
+                key = launch_key(self.fn, self.grid, (*arguments, *kwargs))
+                effect = interpreter.memory.find(key, tensors)
+                if effect is not None:
+                    effect.apply(tensors)
+                else:
+                    effect = _traced(name, lambda: execute(self, *args, **kwargs), tensors)
+                    interpreter.memory.keep(key, effect)
+                return tuple(part.written(tensors) for part in effect.writes)
+
+            opaque(f"triton:{name}", tensors, body)
+
+        patches.attribute(GridExecutor, "__call__", launch)
 
 
-def _recorded_stores(addresses: Addresses) -> AbstractContextManager[Any]:
+def _traced(kernel: str, execute: Callable[[], None], tensors: Sequence[torch.Tensor]) -> Effect:
+    trace = Trace()
+    with Patches() as patches, warnings.catch_warnings():
+        # Triton turns arrays of one element into scalars, which NumPy deprecates.
+        warnings.simplefilter("ignore", DeprecationWarning)
+        _record(patches, trace)
+        execute()
+    return effect_of(kernel, trace, tensors)
+
+
+def _record(patches: Patches, trace: Trace) -> None:
+    """Have the interpreter's builder note every access until the patches are undone."""
     from triton.runtime.interpreter import InterpreterBuilder as Builder
 
-    store = Builder.create_masked_store
+    load, store = Builder.create_masked_load, Builder.create_masked_store
     exchange, update = Builder.create_atomic_cas, Builder.create_atomic_rmw
 
+    def masked_load(self: Any, ptrs: Any, mask: Any, *rest: Any) -> Any:
+        result = load(self, ptrs, mask, *rest)
+        chosen = mask.data.astype(np.bool_)
+        trace.loads.append((ptrs.data[chosen], result.data[chosen]))
+        return result
+
     def masked_store(self: Any, ptrs: Any, value: Any, mask: Any, *rest: Any) -> Any:
-        addresses.append(ptrs.data[mask.data.astype(np.bool_)])
+        trace.stores.append((ptrs.data[mask.data.astype(np.bool_)], value.data.dtype))
         return store(self, ptrs, value, mask, *rest)
 
-    def atomic_cas(self: Any, ptr: Any, *rest: Any) -> Any:
-        addresses.append(ptr.data.reshape(-1))
-        return exchange(self, ptr, *rest)
+    def atomic_cas(self: Any, ptr: Any, cmp: Any, val: Any, *rest: Any) -> Any:
+        trace.atomic = True
+        trace.stores.append((ptr.data.reshape(-1), val.data.dtype))
+        return exchange(self, ptr, cmp, val, *rest)
 
     def atomic_rmw(self: Any, op: Any, ptr: Any, val: Any, mask: Any, *rest: Any) -> Any:
-        addresses.append(ptr.data[mask.data.astype(np.bool_)])
+        trace.atomic = True
+        trace.stores.append((ptr.data[mask.data.astype(np.bool_)], val.data.dtype))
         return update(self, op, ptr, val, mask, *rest)
 
-    patches = Patches()
+    patches.attribute(Builder, "create_masked_load", masked_load)
     patches.attribute(Builder, "create_masked_store", masked_store)
     patches.attribute(Builder, "create_atomic_cas", atomic_cas)
     patches.attribute(Builder, "create_atomic_rmw", atomic_rmw)
-    return patches
-
-
-def written_elements(
-    kernel: str, addresses: Addresses, tensors: Iterable[torch.Tensor]
-) -> tuple[Written, ...]:
-    """Map store addresses to the tensors that own them; HarnessError for one that none of them owns."""
-    if not addresses:
-        return ()
-    left = np.unique(np.concatenate([block.reshape(-1) for block in addresses]))
-    written = []
-    for tensor in tensors:
-        storage = tensor.untyped_storage()
-        base = storage.data_ptr()
-        inside = (left >= base) & (left < base + storage.nbytes())
-        if inside.any():
-            elements = ((left[inside] - np.uint64(base)) // np.uint64(tensor.element_size())).astype(np.int64)
-            written.append(Written(tensor, torch.from_numpy(elements)))
-            left = left[~inside]
-    if left.size:
-        raise HarnessError(f"kernel {kernel} stored {left.size} elements outside every tensor it was given")
-    return tuple(written)

@@ -15,7 +15,7 @@ import os
 import sys
 import warnings
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
 from typing import Any
@@ -51,6 +51,8 @@ class Loaded:
     shim: Shim | None
     deep_gemm: ModuleType | None
     """The stand-in module, simulated CUDA only."""
+    interpreter: interpreted.Interpreter = field(default_factory=interpreted.Interpreter)
+    """Runs Triton launches, simulated CUDA only."""
 
     @contextlib.contextmanager
     def calls(self, geometry: Geometry) -> Iterator[Patches]:
@@ -81,7 +83,7 @@ class Loaded:
         for function in found.cached:
             function.cache_clear()
             patches.callback(function.cache_clear)
-        interpreted.intercept(patches)
+        self.interpreter.intercept(patches)
 
 
 def load(version: str | None, device: torch.device) -> Loaded:
