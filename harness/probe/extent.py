@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from functools import cached_property, lru_cache
 
 import numpy as np
 import torch
@@ -41,17 +42,20 @@ class Extent:
         indices = elements.detach().reshape(-1).to(device="cpu", dtype=torch.int64).numpy().copy()
         return cls(0, (), (), tensor.element_size(), indices)
 
-    @classmethod
-    def of_leaf(cls, leaf: LeafFact) -> Extent:
+    @staticmethod
+    @lru_cache(maxsize=4096)
+    def of_leaf(leaf: LeafFact) -> Extent:
         """Return a leaf's bytes, from the start of its region."""
         dtype: torch.dtype = getattr(torch, leaf.dtype)
-        return cls(leaf.start, leaf.shape, leaf.stride, dtype.itemsize)
+        return Extent(leaf.start, leaf.shape, leaf.stride, dtype.itemsize)
 
     def moved(self, offset: int) -> Extent:
         """Return the same bytes seen from `offset` bytes earlier."""
+        if not offset:
+            return self
         return Extent(self.start + offset, self.shape, self.stride, self.itemsize, self.elements)
 
-    @property
+    @cached_property
     def span(self) -> tuple[int, int]:
         """First byte, and one past the last; equal if empty."""
         if self.elements is not None:
@@ -64,12 +68,12 @@ class Extent:
         last = sum((size - 1) * step for size, step in zip(self.shape, self.stride, strict=True))
         return self.start, self.start + (last + 1) * self.itemsize
 
-    @property
+    @cached_property
     def identity(self) -> tuple[object, ...]:
         """Equal for two strided extents of the same geometry, whatever their order of dimensions."""
         return self.start, self.itemsize, self._dimensions(), 0 in self.shape
 
-    @property
+    @cached_property
     def dense(self) -> bool:
         """Whether every byte of the span is occupied (false where that is not plain to see)."""
         if self.elements is not None:

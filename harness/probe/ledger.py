@@ -73,6 +73,7 @@ class Ledger(OperationMode):  # type: ignore[no-untyped-call]
         self._writes: list[_Write] = []
         self._spans: list[_OpenSpan] = []
         self._open: list[_OpenSpan] = []
+        self._located: tuple[tuple[int, int], dict[int, list[tuple[int, Extent]]]] | None = None
 
     def __enter__(self) -> Self:
         # Compositions are taken apart under the mode itself, which enters it again.
@@ -90,6 +91,7 @@ class Ledger(OperationMode):  # type: ignore[no-untyped-call]
         """Forget what was recorded; within a block, to count only what follows (after a warm-up)."""
         self._targets.clear()
         self._writes.clear()
+        self._located = None
         self._spans = list(self._open)
         for span in self._open:
             span.writes = 0
@@ -150,20 +152,18 @@ class Ledger(OperationMode):  # type: ignore[no-untyped-call]
         leaves: facts of a walk over the same regions, or (step, name, tensor).
         within, outside: count only writes within, or only those not within, a span of this name.
         """
-        writes = [
-            write
-            for write in self._writes
-            if (within is None or within in write.spans) and (outside is None or outside not in write.spans)
-        ]
         facts = [leaf if isinstance(leaf, LeafFact) else self._fact(*leaf) for leaf in leaves]
-        by_region = self._by_region(writes)
         owners: dict[tuple[object, ...], int] = {}
         entries = []
         for leaf in facts:
             extent = Extent.of_leaf(leaf)
             if owners.setdefault((leaf.region, extent.identity), leaf.step) != leaf.step:
                 continue
-            touching = {number for number, part in by_region.get(leaf.region, ()) if part.touches(extent)}
+            touching = {
+                number
+                for number, part in self._by_region().get(leaf.region, ())
+                if part.touches(extent) and _selected(self._writes[number], within, outside)
+            }
             if touching:
                 entries.append(LedgerEntry(leaf.step, leaf.name, len(touching)))
         return tuple(entries)
@@ -178,7 +178,7 @@ class Ledger(OperationMode):  # type: ignore[no-untyped-call]
 
     def operations(self, leaf: LeafFact) -> tuple[str, ...]:
         """Return the names of the operations and kernels that touched a leaf, in order."""
-        extent, parts = Extent.of_leaf(leaf), self._by_region(self._writes).get(leaf.region, ())
+        extent, parts = Extent.of_leaf(leaf), self._by_region().get(leaf.region, ())
         numbers = sorted({number for number, part in parts if part.touches(extent)})
         return tuple(self._writes[number].operation for number in numbers)
 
@@ -189,7 +189,7 @@ class Ledger(OperationMode):  # type: ignore[no-untyped-call]
         start, stop = extent.span
         if start == stop:
             return torch.zeros(leaf.shape, dtype=torch.bool)
-        parts = [part for _, part in self._by_region(self._writes).get(region, ()) if part.touches(extent)]
+        parts = [part for _, part in self._by_region().get(region, ()) if part.touches(extent)]
         if any(part.identity == extent.identity and part.elements is None for part in parts):
             return torch.ones(leaf.shape, dtype=torch.bool)
         grain = math.gcd(extent.itemsize, *(part.grain(extent) for part in parts))
@@ -221,15 +221,21 @@ class Ledger(OperationMode):  # type: ignore[no-untyped-call]
             target = self._targets[storage._cdata] = _Target(weak, self._regions.find(storage))
         return target
 
-    def _by_region(self, writes: list[_Write]) -> dict[int, list[tuple[int, Extent]]]:
-        """Return (number of the write, bytes) by region; writes to temporaries are in none."""
-        found: dict[int, list[tuple[int, Extent]]] = {}
-        for number, write in enumerate(writes):
-            for target, extent in write.parts:
-                place = target.place or self._late(target)
-                if place is not None:
-                    found.setdefault(place[0], []).append((number, extent.moved(place[1])))
-        return found
+    def _by_region(self) -> dict[int, list[tuple[int, Extent]]]:
+        """Return (number of the write, bytes) by region; writes to temporaries are in none.
+
+        Kept until another write or another walk: a storage may get its region only after it was written.
+        """
+        stamp = len(self._writes), len(self._regions)
+        if self._located is None or self._located[0] != stamp:
+            found: dict[int, list[tuple[int, Extent]]] = {}
+            for number, write in enumerate(self._writes):
+                for target, extent in write.parts:
+                    place = target.place or self._late(target)
+                    if place is not None:
+                        found.setdefault(place[0], []).append((number, extent.moved(place[1])))
+            self._located = stamp, found
+        return self._located[1]
 
     def _late(self, target: _Target) -> tuple[int, int] | None:
         """Look again for a storage that was walked only after it had been written."""
@@ -237,3 +243,7 @@ class Ledger(OperationMode):  # type: ignore[no-untyped-call]
         if storage is not None:
             target.place = self._regions.find(storage)
         return target.place
+
+
+def _selected(write: _Write, within: str | None, outside: str | None) -> bool:
+    return (within is None or within in write.spans) and (outside is None or outside not in write.spans)
