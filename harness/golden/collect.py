@@ -149,10 +149,17 @@ def stored_output(value: Array, policy: Policy) -> Stored:
     return Stored.of(flat, full=flat.size <= policy.output_samples, samples=policy.output_samples)
 
 
-def collect(observation: Observation, policy: Policy, reason: str, *, values: bool = True) -> Golden:
+def collect(
+    observation: Observation,
+    policy: Policy,
+    reason: str,
+    *,
+    tools: Mapping[str, str] | None = None,
+    values: bool = True,
+) -> Golden:
     """Return a golden of this observation alone: the rounds that the policy keeps, and structure.
 
-    values: False leaves entries and outputs out, for a path whose values are known to be wrong.
+    tools: versions to record, `tool_versions`. values: False leaves entries and outputs out, for a path whose values are known to be wrong.
     Leaves are taken from step 0 after the last refresh of a round.
     """
     case = observation.case
@@ -160,7 +167,8 @@ def collect(observation: Observation, policy: Policy, reason: str, *, values: bo
     outputs: dict[str, Outputs] = {}
     if values:
         rounds = keyed_rounds(case, observation.program)
-        kept, with_outputs = policy.kept(len(rounds)), policy.kept_outputs(len(rounds))
+        kept = policy.kept(len(rounds))
+        with_outputs = policy.kept_outputs(len(rounds), case.variant.draft_tokens)
         for record in observation.rounds:
             keyed = round_of(rounds, record)
             if keyed.index in kept:
@@ -173,7 +181,7 @@ def collect(observation: Observation, policy: Policy, reason: str, *, values: bo
     for _, bucket, one in structures(observation):
         found.setdefault(structure_key(case, bucket), one)
     device = observation.facts.get("device", "")
-    return Golden(config_of(case), policy, entries, outputs, found, reason, tool_versions(), device)
+    return Golden(config_of(case), policy, entries, outputs, found, reason, tools or {}, device)
 
 
 def _add_entries(

@@ -48,9 +48,10 @@ class Policy(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
     rounds_per_program: int = 6
     """Rounds kept of each program (drill, bucket, variant), evenly spaced, first and last included."""
     output_rounds: int = 2
-    """Of those, rounds whose outputs are kept, for buckets up to `full_bucket`."""
-    output_samples: int = 48
-    """Elements kept, evenly spaced, of an output with more than these."""
+    """Of those, rounds whose outputs are kept, for buckets up to `full_bucket` (one round where `N` is
+    not `full_draft_tokens`)."""
+    output_samples: int = 256
+    """Outputs with more elements keep so many of them, evenly spaced."""
 
     def full(self, spec: FieldSpec, value: Array, draft_tokens: int, bucket: int) -> bool:
         """Whether a field's value is kept in full."""
@@ -65,10 +66,11 @@ class Policy(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
         """Return which of a program's rounds are kept, by index."""
         return frozenset(spaced(rounds, self.rounds_per_program).tolist())
 
-    def kept_outputs(self, rounds: int) -> frozenset[int]:
+    def kept_outputs(self, rounds: int, draft_tokens: int) -> frozenset[int]:
         """Return of which of a program's rounds the outputs are kept, by index."""
         kept = sorted(self.kept(rounds))
-        return frozenset(kept[i] for i in spaced(len(kept), self.output_rounds).tolist())
+        count = self.output_rounds if draft_tokens == self.full_draft_tokens else min(1, self.output_rounds)
+        return frozenset(kept[i] for i in spaced(len(kept), count).tolist())
 
 
 def spaced(size: int, count: int) -> NDArray[np.int64]:
@@ -203,7 +205,7 @@ class Structure:
     """As `ledger`, of a refresh captured inside the graph."""
     capture_spans: Mapping[str, Sequence[int]]
     alias: Mapping[str, Sequence[str]]
-    """Leaf -> by step, what it shares bytes with: `own`, or `leaf@step` of the first leaf there."""
+    """Leaf -> by step, whose bytes it has: see `structure.alias_map`."""
     across: Sequence[str] | None
     """Leaves that overlap leaves of another bucket; None where one bucket only was captured."""
 

@@ -33,7 +33,7 @@ class UpdateReport:
 
 def describe(changes: Sequence[Change]) -> str:
     """Return one line on changes of the same golden, subject and kind."""
-    first = changes[0]
+    first = min(changes, key=lambda change: (change.where, change.key))
     subject = f"{first.what} {first.field}".rstrip()
     text = f"{first.golden}: {subject}: {len(changes)} {first.kind}{'' if first.accepted else LEFT}"
     text = f"{text}, first {first.where or first.key}"

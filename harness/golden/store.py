@@ -175,9 +175,7 @@ class GoldenStore:
             if not path.name.startswith((".", "README")) and not path.name.endswith(known_suffixes):
                 lines.append(f"{path}: no golden; only goldens belong here")
         if total > MAX_TOTAL:
-            lines.append(
-                f"{self.root}: {total} bytes, more than {MAX_TOTAL}; lower the policy's rounds_per_program"
-            )
+            lines.append(f"{self.root}: {total} bytes, more than {MAX_TOTAL}; prune some")
         return tuple(lines)
 
     @contextmanager

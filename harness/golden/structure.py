@@ -70,8 +70,9 @@ def _by_step(table: dict[str, list[int]], name: str, length: int, index: int) ->
 def alias_map(leaves: Sequence[LeafFact], bucket: int, steps: int) -> dict[str, list[str]]:
     """Return leaf -> by step, the first leaf whose bytes it shares, among the bucket's and the backends' own.
 
-    `own` where it is the first itself, `-` where the step lacks the leaf. Sharing is transitive, so
-    that a buffer ties its slices together. Empty leaves share nothing.
+    `own` where it is the first itself, `@0` for the same leaf of step 0, `leaf@0` for another one, `-`
+    where the step lacks the leaf. Sharing is transitive, so that a buffer ties its slices together.
+    Empty leaves share nothing.
     """
     chosen = [leaf for leaf in leaves if leaf.bucket in (0, bucket)]
     first: dict[tuple[int, str], tuple[int, str]] = {}
@@ -82,8 +83,9 @@ def alias_map(leaves: Sequence[LeafFact], bucket: int, steps: int) -> dict[str, 
     for step, name in sorted((leaf.step, _name(leaf)) for leaf in chosen):
         row = table.setdefault(name, ["-"] * steps)
         row.extend(["-"] * (step + 1 - len(row)))
-        owner = first[step, name]
-        row[step] = OWN if owner == (step, name) else f"{owner[1]}@{owner[0]}"
+        owner, leaf = first[step, name]
+        place = f"@{owner}" if leaf == name else f"{leaf}@{owner}"
+        row[step] = OWN if (owner, leaf) == (step, name) else place
     return dict(sorted(table.items()))
 
 

@@ -7,7 +7,7 @@ from os import environ as process_environ
 
 from harness.errors import GoldenError, HarnessError
 from harness.findings import Finding
-from harness.golden.collect import collect, config_of, default_policy
+from harness.golden.collect import collect, config_of, default_policy, tool_versions
 from harness.golden.confirm import Confirmation, Oracle
 from harness.golden.merge import Change, Merge, UpdateMode, pruned
 from harness.golden.model import Golden, Policy, stem
@@ -53,6 +53,7 @@ class GoldenUpdate:
         self._store = store
         self._mode = UpdateMode(mode)
         self._reason = " ".join(reason.split())
+        self._tools = tool_versions()
         self._confirmation = Confirmation(oracle)
         self._policy = policy
         self._candidates: dict[tuple[str, str], Golden] = {}
@@ -80,7 +81,7 @@ class GoldenUpdate:
         policy = known.policy if known else self._policy_for(observation)
         if not serious:
             self.problems.extend(self._confirmation.contradictions(observation, policy))
-        new = collect(observation, policy, self._reason, values=not serious)
+        new = collect(observation, policy, self._reason, tools=self._tools, values=not serious)
         merge = Merge(known, new, UpdateMode.NEW)
         self._candidates[pair] = merge.result()
         conflicts = (change for change in merge.changes if change.kind == "changed")
