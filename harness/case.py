@@ -87,7 +87,7 @@ class Model(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tru
     variants: tuple[Variant, ...]
     buckets: tuple[int, ...]
     geometries: dict[str, Geometry]
-    """By engine kind: `tape` and `cuda_graph`."""
+    """By engine kind, `tape` and `cuda_graph`, or by `<system>_<engine>` where a system needs its own."""
     rounds: tuple[ExtraRound, ...] = ()
     """Rounds added to the generated ones."""
     matrix: bool = True
@@ -119,8 +119,9 @@ class Case:
 
     @property
     def geometry(self) -> Geometry:
-        """Sizes for this case's engine."""
-        return self.model.geometries[self.engine.value]
+        """Sizes for this case's engine; a system may have its own (`<system>_<engine>`)."""
+        geometries, engine = self.model.geometries, self.engine.value
+        return geometries.get(f"{self.sut}_{engine}") or geometries[engine]
 
     @property
     def backends(self) -> int:

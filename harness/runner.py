@@ -21,6 +21,7 @@ from harness.casefile import load_models
 from harness.errors import UsageError
 from harness.findings import CaseResult
 from harness.matrix import Plan, Selection, covering_array, full_matrix
+from harness.rounds import rounds_key
 from harness.types import EngineKind
 
 if TYPE_CHECKING:
@@ -69,8 +70,6 @@ def plan(options: RunOptions) -> Plan:
 
 def reference_key(case: Case) -> tuple[object, ...]:
     """Cases with equal keys have the same rounds and the same ordinary reference."""
-    from harness.rounds import rounds_key
-
     return (case.model.name, case.engine, case.sut, case.variant, case.kernel, case.precision, rounds_key(case))
 
 

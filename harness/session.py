@@ -15,6 +15,7 @@ from harness.errors import GoldenError, HarnessError, UsageError
 from harness.findings import CaseResult
 from harness.report.progress import follow
 from harness.report.tally import Coverage, ordered
+from harness.types import EngineKind
 
 if TYPE_CHECKING:
     from harness.matrix import Plan
@@ -113,7 +114,7 @@ def golden_problems(options: RunOptions) -> tuple[str, ...]:
     from harness.golden.store import GoldenStore
 
     models = load_models(options.cases_dir)
-    known = [(model.name, engine) for model in models for engine in model.geometries]
+    known = [(model.name, kind.value) for model in models.values() for kind in EngineKind]
     return GoldenStore(options.golden_dir).problems(known)
 
 

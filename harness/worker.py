@@ -19,7 +19,7 @@ from harness.judge import judge
 from harness.known import load_known
 from harness.observation import Observation
 from harness.ordinary import is_reference, ordinary_of
-from harness.rounds import Program, program
+from harness.rounds import Program, program, rounds_key
 from harness.runner import RunOptions, factory_of, observation_name
 from harness.truth import Truth
 from harness.types import EngineKind
@@ -38,13 +38,14 @@ class Worker:
         self._truth = Truth(rounds=256 if options.engine is EngineKind.TAPE else 48)
         self._known = load_known(options.cases_dir / KNOWN_FILE)
         self._goldens = GoldenStore(options.golden_dir)
+        self._rounds: tuple[tuple[object, ...], Program] | None = None
 
     def run(self, group: tuple[Case, ...]) -> Iterator[CaseResult]:
         """Run cases that share a reference; the reference is driven when the first case needs it."""
         ordinary: Observation | None = None
         for case in group:
             start = time.perf_counter()
-            rounds = program(case)
+            rounds = self._program(case)
             observation = drive(case, rounds, self._truth, self._factory, self._engine)
             if not is_reference(case) and ordinary is None:
                 ordinary = self._ordinary(case, rounds)
@@ -54,9 +55,16 @@ class Worker:
 
     def observe(self, case: Case) -> tuple[Observation, Observation | None]:
         """Drive one case and its reference, and judge nothing."""
-        rounds = program(case)
+        rounds = self._program(case)
         observation = drive(case, rounds, self._truth, self._factory, self._engine)
         return observation, None if is_reference(case) else self._ordinary(case, rounds)
+
+    def _program(self, case: Case) -> Program:
+        """Return the case's rounds, made once for cases that share them."""
+        key = (case.model.name, case.sut, rounds_key(case))
+        if self._rounds is None or self._rounds[0] != key:
+            self._rounds = key, program(case)
+        return self._rounds[1]
 
     def _ordinary(self, case: Case, rounds: Program) -> Observation:
         return drive(ordinary_of(case), rounds, self._truth, self._factory, self._engine, probes=False)
