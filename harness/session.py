@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from rich.console import Console
 
@@ -119,25 +119,46 @@ def golden_problems(options: RunOptions) -> tuple[str, ...]:
 
 
 def _coverage(planned: Sequence[Plan], results: Sequence[CaseResult]) -> Coverage:
-    not_applicable = Counter(reason for plan in planned for _, reason in plan.not_applicable)
+    not_applicable: Counter[str] = Counter()
+    for what, reason in {pair for plan in planned for pair in plan.not_applicable}:
+        number = what.split(maxsplit=1)[0]
+        not_applicable[reason] += int(number) if number.isdigit() else 1
     skipped = Counter(reason for plan in planned for _, reason in plan.skipped)
     skipped.update(result.skipped for result in results if result.skipped)
-    return Coverage(sum(len(plan.cases) for plan in planned), dict(not_applicable), dict(skipped))
+    whole = sum(len(plan.cases) + len(plan.skipped) for plan in planned)
+    return Coverage(whole, dict(not_applicable), dict(skipped))
 
 
 def _nothing_selected(options: RunOptions) -> str:
+    """Say which filter leaves nothing: one that fits no case by itself, else all of them together."""
     from harness import runner
+    from harness.matrix import Selection
 
     selection = options.selection
     given = [field.name for field in fields(selection) if getattr(selection, field.name)]
-    nothing: dict[str, Any] = dict.fromkeys(given, ())
+    # A model outside the default matrix takes part only where it is named.
+    models = Selection(models=selection.models)
+    cases = runner.plan(replace(options, selection=models)).cases
+    if not cases and not selection.models:
+        return "no case is planned; are there case files in --cases-dir?"
     for name in given:
-        alone = replace(selection, **{**nothing, name: getattr(selection, name)})
-        if not runner.plan(replace(options, selection=alone)).cases:
+        alone = Selection(**{name: getattr(selection, name)})
+        if all(alone.rejects(case) for case in cases):
             values = ", ".join(map(str, getattr(selection, name)))
-            return (
-                f"no case is selected: none has {name} = {values}; `replay-harness verify --list` prints all"
-            )
-    if given:
-        return f"no case is selected: no case has all of {', '.join(given)} together; drop one of them"
-    return "no case is planned; are there case files in --cases-dir?"
+            return f"no case is selected: none has {_FLAGS[name]} {values}; `verify --list` prints all"
+    flags = ", ".join(_FLAGS[name] for name in given)
+    return f"no case is selected: none has all of {flags} together; drop one of them, or try --full"
+
+
+_FLAGS = {
+    "models": "--model",
+    "paths": "--path",
+    "fusion": "--fusion",
+    "steps": "--steps",
+    "modes": "--mode",
+    "drills": "--drill",
+    "buckets": "--bucket",
+    "kernels": "--kernel",
+    "cases": "--case",
+}
+"""Fields of a selection as the command line spells them."""

@@ -1,5 +1,6 @@
 import json
 import os
+import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -9,13 +10,13 @@ from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
-from harness.matrix import Plan
 
-from harness import runner
+from harness import locate, runner
 from harness.case import Case
 from harness.cli import main
 from harness.errors import UsageError
 from harness.findings import CaseResult
+from harness.matrix import Plan
 from harness.types import Drill, EngineKind, Kernel, Mode
 from harness.types import Path as RefreshPath
 from tests.report.sample import finding, result
@@ -50,13 +51,19 @@ class Fake:
 
 
 @pytest.fixture
-def fake(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Fake:
+def at_tiny(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
+    """A working folder whose only case file is the tiny model's."""
+    (tmp_path / "cases").mkdir()
+    shutil.copy(locate.CHECKOUT / "cases" / "tiny.toml", tmp_path / "cases")
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+@pytest.fixture
+def fake(monkeypatch: pytest.MonkeyPatch, at_tiny: Path) -> Fake:
     one = Fake()
     for name in ("plan", "run", "judge_saved"):
         monkeypatch.setattr(runner, name, getattr(one, name))
-    (tmp_path / "cases").mkdir()
-    (tmp_path / "cases" / "tiny.toml").write_text("")
-    monkeypatch.chdir(tmp_path)
     return one
 
 
@@ -159,28 +166,39 @@ def test_listing_prints_the_plan_and_runs_nothing(fake: Fake, capsys: pytest.Cap
 
 def test_what_is_not_run_is_counted_with_reasons(fake: Fake, capsys: pytest.CaptureFixture[str]) -> None:
     fake.plan_of = replace(
-        fake.plan_of, not_applicable=(("c", "sharing needs S >= 3"), ("d", "sharing needs S >= 3"))
+        fake.plan_of,
+        not_applicable=(("12 combinations", "sharing needs S >= 3"),),
+        skipped=(("c", "left out by --path"), ("d", "left out by --path")),
     )
     fake.results[1] = result("b", skipped="no GPU")
     assert main(["verify"]) == 0
     lines = [" ".join(line.split()) for line in capsys.readouterr().out.splitlines()]
-    for line in ("planned 2 cases", "run 1 cases", "2 sharing needs S >= 3", "1 no GPU"):
+    for line in (
+        "planned 4 cases",
+        "run 1 cases",
+        "12 sharing needs S >= 3",
+        "1 no GPU",
+        "2 left out by --path",
+    ):
         assert line in lines
 
 
+@pytest.mark.parametrize(
+    ("flags", "said"),
+    [
+        ("--path shared --model glm-9", "none has --model glm-9; `verify --list` prints all"),
+        ("--model tiny --bucket 3", "none has --bucket 3; `verify --list` prints all"),
+        (
+            "--model tiny --mode draft_extend --path sibling_copy",
+            "none has all of --model, --path, --mode together; drop one of them, or try --full",
+        ),
+    ],
+)
 def test_a_selection_that_is_empty_names_the_filter_to_blame(
-    fake: Fake, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    at_tiny: Path, capsys: pytest.CaptureFixture[str], flags: str, said: str
 ) -> None:
-    def plan(options: runner.RunOptions) -> Plan:
-        chosen = options.selection
-        none = "glm-9" in chosen.models or (chosen.steps == (2,) and bool(chosen.paths))
-        return Plan(cases=() if none else (case("a"),))
-
-    monkeypatch.setattr(runner, "plan", plan)
-    assert main(["verify", "--path", "shared", "--model", "glm-9"]) == 2
-    assert "no case is selected: none has models = glm-9" in one_line(capsys)
-    assert main(["verify", "--path", "shared", "--steps", "2"]) == 2
-    assert "no case has all of paths, steps together" in one_line(capsys)
+    assert main(["verify", *flags.split()]) == 2
+    assert one_line(capsys) == f"replay-harness: no case is selected: {said}"
 
 
 def test_a_run_in_which_everything_was_skipped_is_no_pass(
@@ -250,7 +268,7 @@ def test_saved_observations_are_judged_and_reported(
     assert main(["judge", "kept", "--json", "judged.json"]) == 1
     report = json.loads((tmp_path / "judged.json").read_text())
     assert [one["case"] for one in report["cases"]] == ["a", "b"]
-    assert "run                 2 cases" in capsys.readouterr().out
+    assert "run                  2 cases" in capsys.readouterr().out
 
 
 def test_a_folder_without_observations_is_no_pass(

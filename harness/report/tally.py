@@ -69,7 +69,7 @@ class Cause:
 
 @dataclass(frozen=True)
 class Coverage:
-    """What was to be run and what was not, with reasons; reasons map to numbers of cases."""
+    """What was to be run and what was not, with reasons; reasons map to numbers of cases or combinations."""
 
     planned: int
     not_applicable: Mapping[str, int]

@@ -123,19 +123,20 @@ def _indented(content: RenderableType, columns: int = 3) -> Padding:
 
 def _coverage(console: Console, coverage: Coverage, total: Tally, table_rows: Sequence[Row]) -> None:
     console.print()
-    lines: tuple[tuple[str, int, Mapping[str, int]], ...] = (
-        ("planned", coverage.planned, {}),
-        ("run", total.cases, {}),
-        ("not applicable", sum(coverage.not_applicable.values()), coverage.not_applicable),
-        ("skipped", sum(coverage.skipped.values()), coverage.skipped),
+    impossible, skipped = coverage.not_applicable, coverage.skipped
+    lines: tuple[tuple[str, int, str, Mapping[str, int]], ...] = (
+        ("planned", coverage.planned, "cases", {}),
+        ("run", total.cases, "cases", {}),
+        ("skipped", sum(skipped.values()), "cases", skipped),
+        ("not applicable", sum(impossible.values()), "combinations of the cross product", impossible),
     )
-    for name, number, reasons in lines:
-        console.print(Text(f"{name:<15}{number:>6} cases"))
+    for name, number, things, reasons in lines:
+        console.print(Text(f"{name:<15}{number:>7,} {things}"))
         for reason, times in sorted(reasons.items(), key=lambda item: (-item[1], item[0])):
-            console.print(_indented(Text(f"{times:>6} {reason}", style="dim"), 15))
+            console.print(_indented(Text(f"{times:>7,} {reason}", style="dim"), 15))
     beside = sum(row.not_applicable for row in table_rows)
     if beside:
-        console.print(Text(f"{'checks':<15}{beside:>6} not applicable (no subject in their case)"))
+        console.print(Text(f"{'checks':<15}{beside:>7,} not applicable (no subject in their case)"))
 
 
 def _findings(console: Console, found: Sequence[Cause]) -> None:

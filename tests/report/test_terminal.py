@@ -68,7 +68,7 @@ def test_what_was_not_run_is_counted_with_reasons() -> None:
     for line in (
         "planned 5 cases",
         "run 1 cases",
-        "not applicable 9 cases",
+        "not applicable 9 combinations of the cross product",
         "7 sharing needs S >= 3",
         "2 plans need P > 1",
         "skipped 1 cases",
