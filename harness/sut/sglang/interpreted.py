@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -73,8 +74,29 @@ def _traced(kernel: str, execute: Callable[[], None], tensors: Sequence[torch.Te
         # Triton turns arrays of one element into scalars, which NumPy deprecates.
         warnings.simplefilter("ignore", DeprecationWarning)
         _record(patches, trace)
+        _lighten(patches)
         execute()
     return effect_of(kernel, trace, tensors)
+
+
+def _lighten(patches: Patches) -> None:
+    """Leave out work of the interpreter that changes no result; it is more than half of its time."""
+    from triton.runtime import interpreter
+
+    # Overflow checks end in device assertions, which a kernel compiled without debugging drops as well.
+    builder = interpreter.interpreter_builder
+    patches.attribute(builder, "options", replace(builder.options, sanitize_overflow=False))
+    # Each call of a device function patches the language again, though the launch has done so.
+    patch_language = interpreter._patch_lang
+    patched: set[int] = set()
+
+    def patch_once(function: Any) -> Any:
+        if id(function.__globals__) in patched:
+            return interpreter._LangPatchScope()
+        patched.add(id(function.__globals__))
+        return patch_language(function)
+
+    patches.attribute(interpreter, "_patch_lang", patch_once)
 
 
 def _record(patches: Patches, trace: Trace) -> None:

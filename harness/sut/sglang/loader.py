@@ -68,6 +68,7 @@ class Loaded:
         found = self.seams
         patches.item(os.environ, "TRITON_INTERPRET", "1")
         patches.attribute(torch.Tensor, "is_cuda", property(lambda tensor: True))  # the wrappers assert it
+        patches.attribute(torch.cuda, "is_current_stream_capturing", lambda: False)
         patches.attribute(self.deep_gemm, "get_num_sms", lambda: geometry.num_sms)
         patches.attribute(found.topk, "_jit_topk_v2_module", lambda: standins.TopkModule(geometry.plan))
         patches.attribute(
