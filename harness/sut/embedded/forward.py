@@ -11,10 +11,10 @@ from dataclasses import dataclass
 import torch
 
 from harness.case import PHYSICAL_PAGE
-from harness.fields import Dims, plan_is_written
+from harness.fields import Dims
 from harness.sut.embedded.counter import HEADS
+from harness.sut.embedded.lengths import LengthReader, Lengths
 from harness.sut.embedded.metadata import DSAMetadata, present, present_plan, read_leaves
-from harness.sut.embedded.planners import SEGMENT
 from harness.sut.embedded.pooling import PoolWriter
 from harness.sut.embedded.weights import (
     INDEX_DIM,
@@ -51,7 +51,7 @@ class StepForward:
     def __init__(self, dims: Dims, requests: int, model: Model, device: torch.device) -> None:
         self._dims = dims
         self._model = model
-        pool, rows = dims.pool, dims.rows
+        pool = dims.pool
         self._guard_token = model.caches.tokens - 1
         self._guard_page = model.caches.tokens // (PHYSICAL_PAGE * pool) - 1
         columns = -(-dims.pages // pool)
@@ -72,22 +72,9 @@ class StepForward:
         self._lane = torch.arange(pool, dtype=torch.int64, device=device)
         self._tail = torch.arange(max(pool - 1, 1), dtype=torch.int32, device=device)[None, :]
         self._token_rank = torch.arange(VOCABULARY - 1, -1, -1, dtype=torch.int64, device=device)
-        repeat = rows // dims.bucket
-        self._request_of_row = torch.arange(dims.bucket, device=device).repeat_interleave(repeat)
         self._draft_position = _draft_positions(dims, device) if dims.expanded else None
         self._writer = PoolWriter(dims, requests, model.caches, device) if pool > 1 else None
-        # The schedule only deals work to workers, which this forward has none of: bounded, not followed.
-        schedule = [max(rows, -(-dims.width // SEGMENT))] * (2 * (dims.num_sms + 1))
-        bounds = [dims.width] * (2 * dims.bucket + 3 * rows) + [self._keys] * rows + [rows - 1] * rows
-        before = len(bounds)
-        bounds += self._writer.bounds if self._writer is not None else []
-        write_plan = len(bounds) - before
-        bounds += schedule
-        self._plan_is_read = plan_is_written(dims)
-        bounds += [rows] if self._plan_is_read else []
-        self._upper = torch.tensor(bounds, dtype=torch.int32, device=device)
-        self._lower = torch.zeros_like(self._upper)
-        self._part_sizes = [dims.bucket] * 2 + [rows] * 5 + [write_plan, len(bounds) - before - write_plan]
+        self._lengths = LengthReader(dims, self._keys, self._writer, device)
 
     def run(
         self,
@@ -103,7 +90,7 @@ class StepForward:
         int64 `[rows]` (order-free checksum of the chosen locations) and `out_of_range` int32 `[1]`.
         """
         bad: list[torch.Tensor] = []
-        lengths = self._bounded_lengths(metadata, bad)
+        lengths = self._lengths.read(metadata, bad)
         if self._writer is not None:
             self._writer.write(present_plan(metadata), lengths.write_plan, req_to_token, bad)
         rows = self._dims.rows
@@ -131,58 +118,6 @@ class StepForward:
                 "out_of_range": torch.stack(bad).sum(0, keepdim=True).to(torch.int32),
             },
         )
-
-    def _bounded_lengths(self, metadata: DSAMetadata, bad: list[torch.Tensor]) -> _Lengths:
-        """Bound all lengths, rows and the schedule at once; count what was out of range."""
-        dims = self._dims
-        cu_k, sparse_cu = metadata.cu_seqlens_k, metadata.dsa_cu_seqlens_k
-        first_query = torch.minimum(metadata.cu_seqlens_q[:-1], metadata.dsa_cu_seqlens_q[:-1])
-        parts = [
-            metadata.cache_seqlens_int32,
-            cu_k[1:] - cu_k[:-1],
-            metadata.dsa_seqlens_expanded,
-            metadata.dsa_cache_seqlens_int32,
-            sparse_cu[1:] - sparse_cu[:-1],
-            self._key_lengths(metadata),
-            first_query,
-        ]
-        if self._writer is not None:
-            parts += self._writer.read(present_plan(metadata))
-        parts.append(self._schedule(metadata).reshape(-1))
-        if self._plan_is_read:
-            parts.append(metadata.topk_v2_plan[0, 1:])
-        found = torch.cat(parts)
-        bounded = torch.clamp(found, self._lower, self._upper)
-        bad.append((found != bounded).sum())
-        lengths, spans, visible, sparse, sparse_spans, keys, query, write_plan, _ = torch.split(
-            bounded, self._part_sizes
-        )
-        limit = torch.minimum(lengths, spans)
-        if dims.expanded:
-            limit = limit.index_select(0, self._request_of_row)
-        return _Lengths(
-            limit=torch.minimum(limit, visible),
-            sparse=torch.minimum(sparse, sparse_spans),
-            keys=keys,
-            query=query,
-            write_plan=write_plan,
-        )
-
-    def _key_lengths(self, metadata: DSAMetadata) -> torch.Tensor:
-        """Return how many index keys each row sees, int32 `[rows]`."""
-        if self._dims.pool == 1:
-            return metadata.paged_mqa_ctx_lens_2d.reshape(-1)
-        if self._dims.expanded:
-            return present(present_plan(metadata).pool_seqlens_per_q)
-        return present(metadata.pooled_cache_seqlens_int32)
-
-    def _schedule(self, metadata: DSAMetadata) -> torch.Tensor:
-        """Return the schedule that this mode's index kernel would follow."""
-        if self._dims.pool == 1:
-            return metadata.paged_mqa_schedule_metadata
-        if self._dims.expanded:
-            return present(present_plan(metadata).pool_schedule_metadata)
-        return present(metadata.pooled_paged_mqa_schedule_metadata)
 
     def _key_pages(self, metadata: DSAMetadata) -> torch.Tensor:
         """Return the pages of the index keys, int32 `[rows, columns]`."""
@@ -221,52 +156,44 @@ class StepForward:
         return torch.bmm(heads, keys.transpose(1, 2)).relu_().sum(1)
 
     def _locations(
-        self, metadata: DSAMetadata, scores: torch.Tensor, lengths: _Lengths, bad: list[torch.Tensor]
+        self, metadata: DSAMetadata, scores: torch.Tensor, lengths: Lengths, bad: list[torch.Tensor]
     ) -> torch.Tensor:
         """Pick the best keys and map them, and the unpooled tail, to locations int32 `[rows, slots]`.
 
         Slots without a token hold the guard location.
         """
-        pool, rows = self._dims.pool, self._dims.rows
+        pool = self._dims.pool
         picked = scores.topk(self._picked, dim=1).indices
         limit, sparse = lengths.limit[:, None], lengths.sparse[:, None]
         if pool == 1:
-            position = picked
-            valid = (position < limit) & (self._slot < sparse)
+            valid = (picked < limit) & (self._slot < sparse)
+            found = metadata.page_table_1.gather(1, picked)
         else:
-            history = (picked[:, :, None] * pool + self._lane).view(rows, -1)
+            position = (picked[:, :, None] * pool + self._lane).view(picked.shape[0], -1)
             whole = lengths.keys[:, None] * pool
-            tokens = (limit - whole).clamp(min=0)
+            unpooled = (limit - whole).clamp(min=0)
+            kept = (position < torch.minimum(whole, limit)) & (self._slot < sparse - unpooled)
             tail = whole + self._tail
-            position = torch.cat((history, tail.clamp(max=self._dims.width - 1)), 1)
-            kept = (history < torch.minimum(whole, limit)) & (self._slot < sparse - tokens)
             valid = torch.cat((kept, (tail < limit) & (self._tail < sparse)), 1)
-        locations = torch.where(valid, metadata.page_table_1.gather(1, position), self._guard[1])
+            mapped = metadata.page_table_1.gather(1, position)
+            found = torch.cat((mapped, self._tail_locations(metadata, tail)), 1)
+        locations = torch.where(valid, found, self._guard[1])
         bounded = locations.clamp(0, self._guard_token)
         bad.append((locations != bounded).sum())
         return bounded
+
+    def _tail_locations(self, metadata: DSAMetadata, tail: torch.Tensor) -> torch.Tensor:
+        """Map the tail, which no pooled key stands for, through the physical pages; int64 `[rows, P - 1]`."""
+        position = tail.clamp(max=self._dims.width - 1).to(torch.int64)
+        column = position >> (PHYSICAL_PAGE.bit_length() - 1)
+        page = metadata.real_page_table.gather(1, column)
+        return torch.add(position - column * PHYSICAL_PAGE, page, alpha=PHYSICAL_PAGE)
 
     def _attend(self, query: torch.Tensor, kv: torch.Tensor, valid: torch.Tensor) -> torch.Tensor:
         """Softmax attention `[rows, heads, latent]`; no valid slot leaves guard rows, so zeros."""
         logits = torch.bmm(query, kv.transpose(1, 2))
         weights = torch.where(valid[:, None, :], logits, self._no_weight).softmax(-1)
         return torch.bmm(weights, kv)
-
-
-@dataclass(frozen=True, eq=False)
-class _Lengths:
-    """Bounded lengths of one step, int32 `[rows]`."""
-
-    limit: torch.Tensor
-    """Token positions below it may be attended to."""
-    sparse: torch.Tensor
-    """Tokens that attention looks at."""
-    keys: torch.Tensor
-    """(Pooled) index keys that the row sees."""
-    query: torch.Tensor
-    """Row of the query token."""
-    write_plan: torch.Tensor
-    """What `PoolWriter.write` needs; empty for P = 1."""
 
 
 def _draft_positions(dims: Dims, device: torch.device) -> torch.Tensor:

@@ -20,8 +20,8 @@ BUCKETS = (8, 4)
 def span_of(tensor: torch.Tensor) -> tuple[int, int, int]:
     """Return (storage, first byte, end) of a contiguous tensor."""
     assert tensor.is_contiguous()
-    start = tensor.storage_offset() * tensor.element_size()
-    return tensor.untyped_storage().data_ptr(), start, start + tensor.numel() * tensor.element_size()
+    start = int(tensor.storage_offset()) * tensor.element_size()
+    return tensor.untyped_storage().data_ptr(), start, start + int(tensor.numel()) * tensor.element_size()
 
 
 def overlap(one: torch.Tensor, other: torch.Tensor) -> bool:
