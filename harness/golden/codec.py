@@ -7,7 +7,8 @@ A column is one field in one dtype. Its tensors, under `<table>/<field>:<dtype>/
 - `full` uint8 `[distinct]`: 1 where it is kept in full;
 - `values` `[sum of sizes]`: the values kept in full, one after the other;
 - `digest` uint8 `[digests, 32]`: SHA-256 of the others;
-- `samples` `[sum]`: their samples, `min(size, samples)` each.
+- `sampled` int16 `[digests]`: how many samples each of those has;
+- `samples` `[sum of sampled]`: the samples.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from harness.digest import value_digest
-from harness.golden.model import Stored, spaced
+from harness.golden.model import Stored
 
 Tensors = dict[str, NDArray[Any]]
 Row = Mapping[str, Stored]
@@ -58,6 +59,7 @@ def _encode_column(prefix: str, name: str, dtype: str, rows: Sequence[Row]) -> T
         prefix + "full": np.array([stored.full is not None for stored in distinct], np.uint8),
         prefix + "values": _joined([stored.full for stored in distinct if stored.full is not None], dtype),
         prefix + "digest": np.frombuffer(raw, np.uint8).reshape(-1, 32).copy(),
+        prefix + "sampled": np.array([stored.samples.size for stored in digests], np.int16),
         prefix + "samples": _joined([stored.samples for stored in digests], dtype),
     }
 
@@ -67,7 +69,7 @@ def _joined(parts: Sequence[NDArray[Any]], dtype: str) -> NDArray[Any]:
     return joined
 
 
-def decode(table: str, tensors: Tensors, rows: int, samples: int) -> list[dict[str, Stored]]:
+def decode(table: str, tensors: Tensors, rows: int) -> list[dict[str, Stored]]:
     """Return the entries of a table. Raises Inconsistent where lengths or dtypes do not fit."""
     decoded: list[dict[str, Stored]] = [{} for _ in range(rows)]
     prefixes = sorted({key.rpartition("/")[0] for key in tensors if key.startswith(table + "/")})
@@ -77,7 +79,7 @@ def decode(table: str, tensors: Tensors, rows: int, samples: int) -> list[dict[s
             column = {part: tensors[f"{prefix}/{part}"] for part in _PARTS}
         except KeyError as error:
             raise Inconsistent(f"no tensor {error}") from error
-        distinct = _decode_column(prefix, dtype, column, samples)
+        distinct = _decode_column(prefix, dtype, column)
         index = column["index"]
         if index.shape != (rows,):
             raise Inconsistent(f"{prefix}/index has {index.size} entries, the manifest lists {rows}")
@@ -90,14 +92,16 @@ def decode(table: str, tensors: Tensors, rows: int, samples: int) -> list[dict[s
     return decoded
 
 
-_PARTS = ("index", "size", "full", "values", "digest", "samples")
+_PARTS = ("index", "size", "full", "values", "digest", "sampled", "samples")
 
 
-def _decode_column(prefix: str, dtype: str, column: Tensors, samples: int) -> list[Stored]:
+def _decode_column(prefix: str, dtype: str, column: Tensors) -> list[Stored]:
     sizes, full = column["size"], column["full"].astype(bool)
-    kept = [spaced(int(size), samples).size for size in sizes[~full]]
+    sampled_counts = column["sampled"].astype(np.int64)
+    digests = int(np.count_nonzero(~full))
     wanted = {
-        "full": sizes.size, "values": int(sizes[full].sum()), "digest": 32 * len(kept), "samples": sum(kept),
+        "full": sizes.size, "values": int(sizes[full].sum()), "digest": 32 * digests,
+        "sampled": digests, "samples": int(sampled_counts.sum()),
     }  # fmt: skip
     for part, size in wanted.items():
         if column[part].size != size:
@@ -106,14 +110,14 @@ def _decode_column(prefix: str, dtype: str, column: Tensors, samples: int) -> li
         if column[part].dtype.name != dtype:
             raise Inconsistent(f"{prefix}/{part} is {column[part].dtype}, its name says {dtype}")
     values = iter(np.split(column["values"], np.cumsum(sizes[full])[:-1]))
-    sampled = iter(np.split(column["samples"], np.cumsum(kept)[:-1]))
-    digests = iter(column["digest"].reshape(-1, 32))
+    sampled = iter(np.split(column["samples"], np.cumsum(sampled_counts)[:-1]))
+    hashes = iter(column["digest"].reshape(-1, 32))
     distinct = []
     for size, is_full in zip(sizes.tolist(), full.tolist(), strict=True):
         if is_full:
             value = next(values).copy()
             distinct.append(Stored(value_digest(value), size, dtype, value, value[:0].copy()))
         else:
-            digest = next(digests).tobytes().hex()
+            digest = next(hashes).tobytes().hex()
             distinct.append(Stored(digest, size, dtype, None, next(sampled).copy()))
     return distinct

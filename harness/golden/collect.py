@@ -36,11 +36,21 @@ class Keyed:
     """Digest of the padded inputs."""
 
 
+def golden_key(case: Case) -> tuple[str, str]:
+    """Return (model, geometry key) of the golden that a case belongs to.
+
+    The key is the engine kind, or `<system>_<engine>` where the system has a geometry of its own.
+    """
+    own = f"{case.sut}_{case.engine.value}"
+    return case.model.name, own if own in case.model.geometries else case.engine.value
+
+
 def config_of(case: Case) -> Config:
     """Return what a case's values depend on besides its rounds."""
+    model, engine = golden_key(case)
     return Config(
-        model=case.model.name,
-        engine=case.engine.value,
+        model=model,
+        engine=engine,
         index_kpool=case.model.index_kpool,
         page_size=case.model.page_size,
         heads=case.model.heads,
@@ -159,15 +169,16 @@ def collect(
 ) -> Golden:
     """Return a golden of this observation alone: the rounds that the policy keeps, and structure.
 
-    tools: versions to record, `tool_versions`. values: False leaves entries and outputs out, for a path whose values are known to be wrong.
-    Leaves are taken from step 0 after the last refresh of a round.
+    tools: versions to record, `tool_versions`. values: False leaves entries and outputs out, for a
+    path whose values are known to be wrong. Leaves are taken from step 0 after the last refresh of a
+    round.
     """
     case = observation.case
     entries: dict[str, Entry] = {}
     outputs: dict[str, Outputs] = {}
     if values:
         rounds = keyed_rounds(case, observation.program)
-        kept = policy.kept(len(rounds))
+        kept = policy.kept(len(rounds), case.variant.draft_tokens)
         with_outputs = policy.kept_outputs(len(rounds), case.variant.draft_tokens)
         for record in observation.rounds:
             keyed = round_of(rounds, record)
@@ -195,7 +206,7 @@ def _add_entries(
             continue
         spec, value = fields[cell.name], observation.values[cell.value]
         full = policy.full(spec, value, case.variant.draft_tokens, keyed.round.bucket)
-        stored = Stored.of(value.reshape(-1), full=full, samples=policy.samples)
+        stored = Stored.of(value.reshape(-1), full=full, samples=policy.sampled(spec))
         grouped.setdefault(group_of(spec, case), {})[cell.name] = stored
     for group, values in grouped.items():
         key, name = entry_key(case, keyed, group), label(case, record.name, group)

@@ -30,7 +30,7 @@ class Confirmation:
         """
         case = observation.case
         rounds = keyed_rounds(case, observation.program)
-        kept = policy.kept(len(rounds))
+        kept = policy.kept(len(rounds), case.variant.draft_tokens)
         for record in observation.rounds:
             keyed = round_of(rounds, record)
             refresh = last_refresh(record)

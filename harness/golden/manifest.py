@@ -185,7 +185,7 @@ def read(where: str, data: bytes) -> Manifest:
 def golden_of(manifest: Manifest, tensors: Tensors) -> Golden:
     """Put a golden together. Raises Inconsistent where manifest and tensors do not fit."""
     keys, output_keys = sorted(manifest.entries), sorted(manifest.outputs)
-    fields = decode("field", tensors, len(keys), manifest.policy.samples)
+    fields = decode("field", tensors, len(keys))
     entries = {}
     for key, found in zip(keys, fields, strict=True):
         row = manifest.entries[key]
@@ -193,7 +193,7 @@ def golden_of(manifest: Manifest, tensors: Tensors) -> Golden:
             raise Inconsistent(f"entry {key} has {len(found)} fields, the manifest lists {row.fields}")
         entries[key] = Entry(row.labels, row.by, found)
     counts = [manifest.outputs[key].steps for key in output_keys]
-    steps = iter(decode("output", tensors, sum(counts), manifest.policy.output_samples))
+    steps = iter(decode("output", tensors, sum(counts)))
     outputs = {}
     for key, count in zip(output_keys, counts, strict=True):
         output_row = manifest.outputs[key]

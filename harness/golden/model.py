@@ -39,17 +39,21 @@ class Policy(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
     values shorter than their digest are kept in full."""
     full_bucket: int = 8
     """Largest bucket whose entries keep small fields in full."""
-    full_elements: int = 64
+    full_table: int = 64
     """Page tables with more elements are digests everywhere."""
+    full_elements: int = 256
+    """Other fields with more elements are digests everywhere."""
     tiny_bytes: int = 32
     """In the tensor tier, values of at most so many bytes (a digest's size) are always kept in full."""
     samples: int = 4
-    """Elements sampled, evenly spaced, of a value kept as a digest."""
+    """Elements sampled, evenly spaced, of a page table kept as a digest."""
     rounds_per_program: int = 6
-    """Rounds kept of each program (drill, bucket, variant), evenly spaced, first and last included."""
+    """Rounds kept of each program (drill, bucket, `N`), evenly spaced, first and last included."""
+    other_rounds: int = 4
+    """The same where `N` is not `full_draft_tokens`."""
     output_rounds: int = 2
-    """Of those, rounds whose outputs are kept, for buckets up to `full_bucket` (one round where `N` is
-    not `full_draft_tokens`)."""
+    """Of those, rounds whose outputs are kept, for buckets up to `full_bucket` (one where `N` is not
+    `full_draft_tokens`)."""
     output_samples: int = 256
     """Outputs with more elements keep so many of them, evenly spaced."""
 
@@ -59,16 +63,22 @@ class Policy(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
             return False
         if value.nbytes <= self.tiny_bytes:
             return True
-        representative = draft_tokens == self.full_draft_tokens and bucket <= self.full_bucket
-        return representative and (value.size <= self.full_elements or spec.live not in WIDE)
+        if draft_tokens != self.full_draft_tokens or bucket > self.full_bucket:
+            return False
+        return value.size <= (self.full_table if spec.live in WIDE else self.full_elements)
 
-    def kept(self, rounds: int) -> frozenset[int]:
+    def sampled(self, spec: FieldSpec) -> int:
+        """Return how many elements of a field are kept beside its digest."""
+        return self.samples if spec.live in WIDE else 0
+
+    def kept(self, rounds: int, draft_tokens: int) -> frozenset[int]:
         """Return which of a program's rounds are kept, by index."""
-        return frozenset(spaced(rounds, self.rounds_per_program).tolist())
+        count = self.rounds_per_program if draft_tokens == self.full_draft_tokens else self.other_rounds
+        return frozenset(spaced(rounds, count).tolist())
 
     def kept_outputs(self, rounds: int, draft_tokens: int) -> frozenset[int]:
         """Return of which of a program's rounds the outputs are kept, by index."""
-        kept = sorted(self.kept(rounds))
+        kept = sorted(self.kept(rounds, draft_tokens))
         count = self.output_rounds if draft_tokens == self.full_draft_tokens else min(1, self.output_rounds)
         return frozenset(kept[i] for i in spaced(len(kept), count).tolist())
 
@@ -163,6 +173,7 @@ class Config(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
 
     model: str
     engine: str
+    """Key of the geometry: an engine kind, or `<system>_<engine>`."""
     index_kpool: int
     page_size: int
     heads: int

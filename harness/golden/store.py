@@ -15,19 +15,18 @@ from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 
-from safetensors import SafetensorError
-from safetensors.numpy import load as load_tensors
 from safetensors.numpy import save as save_tensors
 
+from harness.case import Case
 from harness.errors import GoldenError
 from harness.golden.codec import Inconsistent, Tensors
+from harness.golden.collect import golden_key
+from harness.golden.damage import MEND, checked, damage
 from harness.golden.manifest import (
-    LFS_POINTER,
     Manifest,
     golden_of,
     manifest_of,
     read,
-    tensor_row,
     tensors_of,
     write,
 )  # fmt: skip
@@ -40,7 +39,6 @@ MAX_TOTAL = 10 * 1024 * 1024
 TENSORS, MANIFEST = ".safetensors", ".manifest.json"
 PREVIOUS, TEMPORARY = ".previous", ".tmp"
 _LEFTOVERS = (TENSORS + PREVIOUS, TENSORS + TEMPORARY, MANIFEST + TEMPORARY)
-_MEND = "restore both files with git, or remove them and update with mode new"
 
 
 class GoldenStore:
@@ -49,6 +47,7 @@ class GoldenStore:
     def __init__(self, root: pathlib.Path) -> None:
         """Use `root`; it is made when the first golden is written."""
         self.root = root
+        self._decoded: dict[str, tuple[tuple[bytes, ...], Golden]] = {}
 
     def stems(self) -> tuple[str, ...]:
         """Return the stems (`<model>.<engine>`) that have a manifest or tensors, sorted."""
@@ -66,22 +65,41 @@ class GoldenStore:
             )
         return golden
 
+    def for_case(self, case: Case) -> Golden | None:
+        """Read the golden that a case is held against, as `find` does."""
+        return self.find(*golden_key(case))
+
     def find(self, model: str, engine: str) -> Golden | None:
-        """Read a golden, None if neither of its files exists. Raises GoldenError for a damaged one."""
+        """Read a golden, None if neither of its files exists. Raises GoldenError for a damaged one.
+
+        engine: an engine kind, or `<system>_<engine>` for a geometry of its own. Files that have not
+        changed since the last call are not decoded again.
+        """
         name = stem(model, engine)
         manifest_path, tensors_path = self._path(name, MANIFEST), self._path(name, TENSORS)
         if not manifest_path.exists():
             if not tensors_path.exists() or self._path(name, MANIFEST + TEMPORARY).exists():
                 return None  # the latter: a first write that was killed half way
-            raise GoldenError(f"{tensors_path}: has no manifest beside it; {_MEND}")
-        manifest = read(str(manifest_path), _bytes(manifest_path))
+            raise GoldenError(f"{tensors_path}: has no manifest beside it; {MEND}")
+        state = self._state(name)
+        if name not in self._decoded or self._decoded[name][0] != state:
+            self._decoded[name] = (state, self._decode(name))
+        return self._decoded[name][1]
+
+    def _state(self, name: str) -> tuple[bytes, ...]:
+        paths = (self._path(name, suffix) for suffix in (MANIFEST, TENSORS, TENSORS + PREVIOUS))
+        return tuple(hashlib.sha256(_bytes(path)).digest() if path.exists() else b"" for path in paths)
+
+    def _decode(self, name: str) -> Golden:
+        path = self._path(name, MANIFEST)
+        manifest = read(str(path), _bytes(path))
         if stem(manifest.config.model, manifest.config.engine) != name:
-            raise GoldenError(f"{manifest_path}: is the golden of another model or engine; {_MEND}")
+            raise GoldenError(f"{path}: is the golden of another model or engine; {MEND}")
         tensors, interrupted = self._tensors(name, manifest)
         try:
             return replace(golden_of(manifest, tensors), interrupted=interrupted)
         except Inconsistent as error:
-            raise GoldenError(f"{manifest_path}: does not fit its tensors: {error}; {_MEND}") from error
+            raise GoldenError(f"{path}: does not fit its tensors: {error}; {MEND}") from error
 
     def _tensors(self, name: str, manifest: Manifest) -> tuple[Tensors, bool]:
         """Return the tensors that the manifest means, and whether they are those of an interrupted update."""
@@ -90,10 +108,10 @@ class GoldenStore:
             if candidate.exists():
                 data = _bytes(candidate)
                 if hashlib.sha256(data).hexdigest() == manifest.file.sha256:
-                    return _checked(str(candidate), data, manifest), candidate == previous
+                    return checked(str(candidate), data, manifest), candidate == previous
         if not path.exists():
-            raise GoldenError(f"{path}: is missing, its manifest is there; {_MEND}")
-        raise GoldenError(_damage(path, _bytes(path), manifest))
+            raise GoldenError(f"{path}: is missing, its manifest is there; {MEND}")
+        raise GoldenError(damage(path, _bytes(path), manifest))
 
     def save(self, golden: Golden) -> None:
         """Write a golden so that no crash leaves a broken pair. Raises GoldenError where it is too large."""
@@ -223,54 +241,8 @@ class GoldenStore:
         return self.root / (name + suffix)
 
 
-_UNREADABLE = (SafetensorError, KeyError, TypeError, ValueError)
-"""What reading a damaged file raises: a changed header may name an unknown dtype or an impossible shape."""
-
-
 def _bytes(path: pathlib.Path) -> bytes:
     try:
         return path.read_bytes()
     except OSError as error:
-        raise GoldenError(f"{path}: cannot be read ({error.strerror}); {_MEND}") from error
-
-
-def _checked(where: str, data: bytes, manifest: Manifest) -> Tensors:
-    """Read a file whose SHA-256 fits and hold its tensors against the manifest's table."""
-    try:
-        tensors = load_tensors(data)
-    except _UNREADABLE as error:
-        raise GoldenError(f"{where}: no readable safetensors ({error}); {_MEND}") from error
-    found = _table_mismatch(tensors, manifest)
-    if found:
-        raise GoldenError(f"{where}: does not fit its manifest: {found}; {_MEND}")
-    return tensors
-
-
-def _damage(path: pathlib.Path, data: bytes, manifest: Manifest) -> str:
-    """Say in one line how a tensor file differs from what its manifest says."""
-    if data.startswith(LFS_POINTER):
-        return f"{path}: is a Git LFS pointer, not the file; fetch it with `git lfs pull`"
-    if len(data) < manifest.file.bytes:
-        return f"{path}: is truncated, {len(data)} of {manifest.file.bytes} bytes; {_MEND}"
-    try:
-        found = _table_mismatch(load_tensors(data), manifest)
-    except _UNREADABLE as error:
-        found = f"its header is unreadable ({error})"
-    return f"{path}: is damaged or belongs to another update: {found or 'its header changed'}; {_MEND}"
-
-
-def _table_mismatch(tensors: Tensors, manifest: Manifest) -> str:
-    """Return the first difference between tensors and the manifest's table, both ways; empty if none."""
-    rows = {row.name: row for row in manifest.tensors}
-    for name in sorted(rows.keys() | tensors.keys()):
-        if name not in tensors:
-            return f"tensor {name} is missing"
-        if name not in rows:
-            return f"tensor {name} is not in the manifest"
-        found, row = tensor_row(name, tensors[name]), rows[name]
-        if (found.dtype, found.shape) != (row.dtype, row.shape):
-            wanted = f"{row.dtype}{list(row.shape)}"
-            return f"tensor {name} is {found.dtype}{list(found.shape)}, the manifest says {wanted}"
-        if found.sha256 != row.sha256:
-            return f"the bytes of tensor {name} are not those of the manifest"
-    return ""
+        raise GoldenError(f"{path}: cannot be read ({error.strerror}); {MEND}") from error

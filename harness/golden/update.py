@@ -7,7 +7,7 @@ from os import environ as process_environ
 
 from harness.errors import GoldenError, HarnessError
 from harness.findings import Finding
-from harness.golden.collect import collect, config_of, default_policy, tool_versions
+from harness.golden.collect import collect, config_of, default_policy, golden_key, tool_versions
 from harness.golden.confirm import Confirmation, Oracle
 from harness.golden.merge import Change, Merge, UpdateMode, pruned
 from harness.golden.model import Golden, Policy, stem
@@ -73,7 +73,7 @@ class GoldenUpdate:
                 f"{case.id} has findings, first {unknown.check}/{unknown.kind}: {unknown.message}"
             )
             return
-        pair = (case.model.name, case.engine.value)
+        pair = golden_key(case)
         known = self._candidates.get(pair)
         if known is not None and known.config != config_of(case):
             self.problems.append(f"{case.id} has another model or geometry than earlier cases of this run")
@@ -146,7 +146,7 @@ class GoldenUpdate:
 
     def _policy_for(self, observation: Observation) -> Policy:
         case = observation.case
-        stored = self._store.find(case.model.name, case.engine.value)
+        stored = self._store.for_case(case)
         if stored is not None:
             return stored.policy
         return self._policy or default_policy(case)

@@ -27,6 +27,7 @@ from tests.golden.sample import observe, sample_case, sample_program
 from tests.helpers import tiny_model
 
 CASE = sample_case()
+MAIN = sample_case(steps=5)  # of the model's default variant
 PROGRAM = sample_program(CASE)
 
 
@@ -136,22 +137,28 @@ def test_collected_values_are_those_of_step_0() -> None:
 
 def test_rounds_with_equal_inputs_share_an_entry() -> None:
     program = replace(PROGRAM, rounds=(*PROGRAM.rounds, replace(PROGRAM.rounds[1], name="again")))
-    golden = collect(observe(CASE, program), default_policy(CASE), "because")
+    golden = collect(observe(MAIN, program), default_policy(MAIN), "because")
     assert len(golden.entries) == 4
-    key = golden.by_label["tape/decode/5/4/0/plain/again"]
+    key = golden.by_label["tape/decode/6/4/0/plain/again"]
     assert golden.entries[key].labels == (
-        "tape/decode/5/4/0/plain/again",
-        "tape/decode/5/4/0/plain/b4.01",
+        "tape/decode/6/4/0/plain/again",
+        "tape/decode/6/4/0/plain/b4.01",
     )
-    assert golden.programs == {"tape/decode/5/4/0/plain"}
+    assert golden.programs == {"tape/decode/6/4/0/plain"}
 
 
 def test_long_programs_keep_some_rounds_only() -> None:
     lengths = [(5 + i, 70 + i, 300, 256 + i) for i in range(20)]
     rounds = tuple(Round(f"r{i:02d}", 4, lengths[i], (1, 2, 3, 4), "t1") for i in range(20))
-    golden = collect(observe(CASE, replace(PROGRAM, rounds=rounds)), default_policy(CASE), "because")
-    names = sorted(label.rpartition("/")[2] for label in golden.by_label)
-    assert names == ["r00", "r04", "r08", "r11", "r15", "r19"]
+    program = replace(PROGRAM, rounds=rounds)
+    for case, kept in (
+        (MAIN, ["r00", "r04", "r08", "r11", "r15", "r19"]),
+        (CASE, ["r00", "r06", "r13", "r19"]),
+    ):
+        golden = collect(observe(case, program), default_policy(case), "because")
+        assert sorted(label.rpartition("/")[2] for label in golden.by_label) == kept
+        last = [key.rpartition("/")[2] for key in golden.outputs]
+        assert last == (["r00", "r19"] if case is MAIN else ["r00"])
 
 
 def test_a_refresh_that_raised_is_not_collected() -> None:

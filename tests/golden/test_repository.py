@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from harness.casefile import load_models
 from harness.golden.store import MANIFEST, MAX_FILE, MAX_TOTAL, TENSORS, GoldenStore
-from harness.types import EngineKind
 
 ROOT = Path(__file__).parents[2]
 GOLDEN = GoldenStore(ROOT / "golden")
@@ -21,8 +21,8 @@ def test_sizes() -> None:
 
 
 def test_nothing_is_damaged_interrupted_or_orphaned() -> None:
-    models = [path.stem for path in (ROOT / "cases").glob("*.toml")]
-    assert GOLDEN.problems([(model, engine.value) for model in models for engine in EngineKind]) == ()
+    models = load_models(ROOT / "cases").values()
+    assert GOLDEN.problems([(model.name, key) for model in models for key in model.geometries]) == ()
 
 
 @pytest.mark.parametrize("stem", GOLDEN.stems())

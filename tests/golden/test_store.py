@@ -8,6 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import numpy as np
 import pytest
 from safetensors.numpy import load, save
@@ -19,7 +20,8 @@ from harness.golden.model import Golden
 from harness.golden.store import MAX_FILE, GoldenStore
 from harness.types import Mode
 from harness.types import Path as RefreshPath
-from tests.golden.sample import accept, at, make_store, observe, plus_one, sample_case
+from tests.golden.sample import accept, at, make_store, observe, plus_one, sample_case, sample_program
+from tests.helpers import tiny_model
 
 NAME = "unit-p4.tape"
 PAIR = ("unit-p4", "tape")
@@ -416,3 +418,27 @@ def test_two_updates_at_once_are_refused(store: GoldenStore) -> None:
 
 def test_a_sample_golden_is_far_below_the_limit(store: GoldenStore) -> None:
     assert 0 < max(path.stat().st_size for path in store.root.iterdir()) < MAX_FILE / 4
+
+
+def test_unchanged_files_are_decoded_once(store: GoldenStore) -> None:
+    golden = store.load(*PAIR)
+    assert store.load(*PAIR) is golden
+    accept(store, observe(sample_case(mode=Mode.TARGET_VERIFY)))
+    assert store.load(*PAIR) is not golden
+
+
+def test_a_system_with_a_geometry_of_its_own_has_its_own_golden(store: GoldenStore) -> None:
+    model = tiny_model()
+    narrow = tiny_model(width=512).geometries["tape"]
+    own = msgspec.structs.replace(model, geometries={**model.geometries, "package_tape": narrow})
+    case = sample_case(own, sut="package")
+    assert store.for_case(case) is None
+    accept(store, observe(case, sample_program(sample_case(tiny_model(width=512)), SHORT)))
+    assert store.stems() == ("unit-p4.package_tape", "unit-p4.tape")
+    golden = store.for_case(case)
+    assert golden is not None
+    assert golden.config.geometry.width == 512
+    assert store.for_case(sample_case(own)) is store.load(*PAIR)
+
+
+SHORT = (((5, 64, 300, 257), (3, 1, 4, 2)),)
