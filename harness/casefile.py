@@ -6,15 +6,23 @@ import re
 import tomllib
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any, TypeVar, get_args, get_type_hints
 
 import msgspec
 
 from harness.case import PHYSICAL_PAGE, ExtraRound, Geometry, Model, Variant
 from harness.errors import CaseError
+from harness.pages import pool_pages
 from harness.types import EngineKind, Mode
 
 KNOWN_FINDINGS = "known_findings.toml"
 """A file of the same folder that holds no model."""
+MIN_WIDTH = 1024
+"""Narrowest request table in which the generated rounds find room, tokens."""
+MAX_DRAFT_TOKENS = 64
+"""Most draft tokens for which they do."""
+
+T = TypeVar("T", bound=msgspec.Struct)
 
 
 def load_models(directory: Path) -> dict[str, Model]:
@@ -45,32 +53,56 @@ def load_model(file: Path) -> Model:
         raise CaseError(f"{file}: is no UTF-8 text (byte {error.start}); save it as UTF-8") from error
     except tomllib.TOMLDecodeError as error:
         raise CaseError(f"{file}: is no TOML: {error}; mend the syntax there") from error
-    try:
-        model = msgspec.convert(data, Model)
-    except msgspec.ValidationError as error:
-        raise CaseError(f"{file}: {_readable(error)}; keys and types are those of harness/case.py") from error
+    geometries = data.get("geometries")
+    if isinstance(geometries, dict):  # one by one: an error within a table of tables has no exact path
+        for name, geometry in geometries.items():
+            _convert(file, f"geometries.{name}", geometry, Geometry)
+    model = _convert(file, "", data, Model)
     for key, problem in _problems(model):
         raise CaseError(f"{file}: {key}: {problem}")
     return model
 
 
-def _readable(error: msgspec.ValidationError) -> str:
-    """Turn msgspec's `... - at `$.a.b`` into `a.b: ...`."""
-    text = str(error)
-    found = re.fullmatch(r"(?P<what>.*?) - at `(?:key in )?\$\.?(?P<where>[^`]*)`", text, re.DOTALL)
-    if found is None:
-        return text
-    return f"{found['where'] or 'top level'}: {found['what']}"
+def _convert(file: Path, key: str, value: object, kind: type[T]) -> T:
+    """Convert a table, strictly; turn msgspec's `... - at `$.a.b`` into `a.b: ...`, with what is allowed."""
+    try:
+        return msgspec.convert(value, kind)
+    except msgspec.ValidationError as error:
+        text, _, where = str(error).partition(" - at `$")
+        where = where.rstrip("`")
+        dotted = (key + where).lstrip(".") or "top level"
+        message = f"{file}: {dotted}: {text[0].lower()}{text[1:]}{_allowed(kind, where, text)}"
+        raise CaseError(message) from error
+
+
+def _allowed(kind: type[msgspec.Struct], where: str, text: str) -> str:
+    """Say which keys the table at `where` may have, or which values an enumeration has."""
+    inner: Any = kind
+    for name in re.findall(r"\.(\w+)", where):
+        hint = get_type_hints(inner)[name]
+        parts = [part for part in (hint, *get_args(hint)) if isinstance(part, type)]
+        inner = next(part for part in parts if part is not type(None))
+    if "unknown field" in text or "missing required" in text:
+        return f"; its keys are {', '.join(inner.__struct_fields__)}"
+    if "enum value" in text:
+        return f"; allowed are {', '.join(member.value for member in inner)}"
+    return ""
 
 
 def _problems(model: Model) -> Iterator[tuple[str, str]]:
     """Yield (key, what is wrong and how to mend it) for what types alone cannot say."""
     pool, page = model.index_kpool, model.page_size
+    if not re.fullmatch(r"[a-z0-9][a-z0-9._-]*", model.name):
+        yield "name", f"{model.name!r} becomes part of case ids: use a-z, 0-9, '.', '_' and '-' only"
     if pool < 1 or page % max(pool, 1):
         yield "index_kpool", f"{pool} does not divide page_size {page}; use a divisor, 1 or 4"
         return
     if page != model.page_tokens:
         yield "page_size", f"{page} is not {PHYSICAL_PAGE} * index_kpool = {model.page_tokens}"
+    if PHYSICAL_PAGE % pool:
+        yield "index_kpool", f"{pool} does not divide the physical page of {PHYSICAL_PAGE} tokens"
+    if model.heads < 1:
+        yield "heads", f"{model.heads} is not positive"
     if not model.buckets or list(model.buckets) != sorted(set(model.buckets)) or model.buckets[0] < 1:
         yield "buckets", f"{list(model.buckets)} is not ascending, distinct and positive"
     if model.default_variant not in model.variants:
@@ -93,32 +125,41 @@ def _problems(model: Model) -> Iterator[tuple[str, str]]:
 
 def _variant_problems(variants: tuple[Variant, ...]) -> Iterator[tuple[str, str]]:
     for variant in variants:
-        if variant.steps < 2 or variant.topk != 1 or variant.draft_tokens < 2:
-            yield "variants", f"{variant} needs steps >= 2, topk 1 and draft_tokens >= 2"
+        if variant.steps < 2 or variant.topk != 1 or not 2 <= variant.draft_tokens <= MAX_DRAFT_TOKENS:
+            allowed = f"steps >= 2, topk 1 and draft_tokens from 2 to {MAX_DRAFT_TOKENS}"
+            yield "variants", f"{variant} needs {allowed}"
     if len({variant.steps for variant in variants}) != len(variants):
         yield "variants", "two variants have the same number of steps; keep one of them"
 
 
 def _geometry_problems(model: Model, geometry: Geometry) -> Iterator[tuple[str, str]]:
     tokens = model.page_tokens
-    if geometry.width < tokens or geometry.width % tokens:
-        yield "width", f"{geometry.width} is not a multiple of {tokens} (64 * index_kpool)"
-    if geometry.topk < 1 or geometry.topk % model.index_kpool:
-        yield "topk", f"{geometry.topk} is not a positive multiple of index_kpool {model.index_kpool}"
-    if geometry.requests <= max(model.buckets, default=1):
-        yield "requests", f"{geometry.requests} rows cannot hold the largest bucket and the reserved row 0"
+    least = max(MIN_WIDTH, 4 * tokens)
+    if geometry.width < least or geometry.width % tokens:
+        yield "width", f"{geometry.width} is not a multiple of {tokens} (64 * index_kpool) from {least} on"
+    if not 1 <= geometry.topk <= geometry.width // 2 or geometry.topk % model.index_kpool:
+        limits = f"up to {geometry.width // 2} (width / 2)"
+        yield (
+            "topk",
+            f"{geometry.topk} is not a positive multiple of index_kpool {model.index_kpool} {limits}",
+        )
+    if geometry.requests < max(model.buckets, default=1) + 2:
+        rows = "the largest bucket, the reserved row 0 and a spare"
+        yield "requests", f"{geometry.requests} rows cannot hold {rows}"
     if geometry.num_sms < 1:
         yield "num_sms", f"{geometry.num_sms} is not positive"
     plan = geometry.plan
     thresholds = [threshold for threshold, _ in plan.candidates]
     if not thresholds or thresholds != sorted(set(thresholds)):
         yield "plan.candidates", f"thresholds {thresholds} are not ascending and distinct"
+    if any(threshold < 1 or cap < 1 for threshold, cap in plan.candidates):
+        yield "plan.candidates", "a threshold or its cap of rows is not positive"
     if not 1 <= plan.min_rows <= plan.max_rows:
         yield "plan.min_rows", f"{plan.min_rows} is not between 1 and max_rows {plan.max_rows}"
 
 
 def _round_problems(model: Model, extra: ExtraRound) -> Iterator[tuple[str, str]]:
-    names = [extra.engine.value] if extra.engine else list(model.geometries)
+    names = [name for name in model.geometries if extra.engine in (None, _engine(name))]
     width = min(model.geometries[name].width for name in names)
     requests = min(model.geometries[name].requests for name in names)
     live, verify = len(extra.lengths), extra.mode is Mode.TARGET_VERIFY
@@ -143,9 +184,30 @@ def _round_problems(model: Model, extra: ExtraRound) -> Iterator[tuple[str, str]
             yield f"requests[{index}]", f"{request} is out of range: 1 to {requests - 1} (0 is reserved)"
     if len(set(extra.requests)) != len(extra.requests):
         yield "requests", f"{list(extra.requests)} names a request twice"
+    fewest = min((variant.draft_tokens for variant in model.variants), default=1)
     for index, count in enumerate(extra.accepted):
-        if extra.mode is not Mode.DRAFT_EXTEND or not 1 <= count <= tokens or len(extra.accepted) != live:
-            yield (
-                f"accepted[{index}]",
-                f"{count}: one value of 1 to {tokens} per request, in draft_extend only",
-            )
+        if extra.mode is not Mode.DRAFT_EXTEND or not 1 <= count <= fewest or len(extra.accepted) != live:
+            allowed = f"one value from 1 to {fewest} per request, in draft_extend only"
+            yield f"accepted[{index}]", f"{count} among {len(extra.accepted)}: {allowed}"
+    if extra.pages < 0:
+        yield "pages", f"{extra.pages} is a seed: use 0 or more"
+    for name in names:
+        yield from _pool_problems(model, extra, name, tokens if verify else 0)
+
+
+def _pool_problems(model: Model, extra: ExtraRound, name: str, drafts: int) -> Iterator[tuple[str, str]]:
+    """Yield where the rounds that lie on the same pages need more of them than a geometry's pool has."""
+    reach: dict[int, int] = {}
+    for other in model.rounds:
+        if (other.pages, other.mode, other.bucket) == (extra.pages, extra.mode, extra.bucket):
+            for request, length in zip(other.requests, other.lengths, strict=False):
+                reach[request] = max(reach.get(request, 0), -(-(length + drafts) // model.page_tokens))
+    needed, held = sum(reach.values()), pool_pages(model, model.geometries[name]) - 2
+    if needed > held:
+        what = f"rounds with pages = {extra.pages} need {needed} model pages, geometries.{name} has {held}"
+        yield "pages", f"{what}; use another seed or shorter lengths"
+
+
+def _engine(geometry: str) -> EngineKind:
+    """Return the engine of a geometry's name, `<engine>` or `<system>_<engine>`."""
+    return next(kind for kind in EngineKind if geometry == kind or geometry.endswith(f"_{kind}"))

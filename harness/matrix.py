@@ -86,6 +86,8 @@ class Constraint:
 
     reason: str
     forbids: Callable[[Mapping[str, object], Mapping[str, Model]], bool]
+    packages_only: bool = False
+    """Whether it holds for packages alone, not for the embedded system."""
 
 
 CONSTRAINTS: tuple[Constraint, ...] = (
@@ -98,6 +100,11 @@ CONSTRAINTS: tuple[Constraint, ...] = (
         lambda c, models: (
             c["mode"] is not Mode.DECODE and c["steps"] != models[str(c["model"])].default_variant.steps
         ),
+    ),
+    Constraint(
+        "outside decode a package has a single backend, driven as released",
+        lambda c, models: c["mode"] is not Mode.DECODE and c["path"] is not Path.RELEASED,
+        packages_only=True,
     ),
     Constraint(
         "flashmla_kv rejects KPool (P > 1)",
@@ -157,7 +164,12 @@ def _musts(
         yield decode | {"model": model, "fusion": fusion, "path": path, "steps": steps}
     for model, path, bucket in product(first, values["path"], values["bucket"][-1:]):
         # The least that a shared path has to survive: many rows, several steps, populated plans.
-        yield decode | {"model": model, "path": path, "bucket": bucket, "steps": max(values["steps"], key=str)}
+        yield decode | {
+            "model": model,
+            "path": path,
+            "bucket": bucket,
+            "steps": max(values["steps"], key=str),
+        }
     for mode, path, fusion in product(values["mode"], values["path"], values["fusion"]):
         yield {"mode": mode, "path": path, "fusion": fusion}
     if embedded:
@@ -165,7 +177,13 @@ def _musts(
             yield decode | {"model": model, "path": path, "drill": drill}
         for model, mode, bucket in product(first, values["mode"], values["bucket"]):
             # What goldens are made of.
-            yield {"model": model, "mode": mode, "bucket": bucket, "path": Path.INDEPENDENT, "drill": Drill.PLAIN}
+            yield {
+                "model": model,
+                "mode": mode,
+                "bucket": bucket,
+                "path": Path.INDEPENDENT,
+                "drill": Drill.PLAIN,
+            }
 
 
 def covering_array(
@@ -173,16 +191,15 @@ def covering_array(
 ) -> Plan:
     """Return the covering array over the models of the default matrix, filtered by `selection`.
 
-    A model that is kept out of the default matrix takes part once the selection names it.
+    Where the selection names a model that is kept out of the default matrix, the array is one over
+    the named models alone.
     """
     chosen = _chosen(models, selection or Selection())
     if not chosen:
         return Plan()
     axes = axes_of(chosen, sut)
     table = _Table(axes, models)
-    cases = tuple(
-        make_case(combination, models, sut, engine) for combination in _cover(table, axes)
-    )
+    cases = tuple(make_case(combination, models, sut, engine) for combination in _cover(table, axes))
     return _select(cases, selection or Selection(), table.not_applicable())
 
 
@@ -202,7 +219,7 @@ def full_matrix(
 def uncovered(
     cases: Iterable[Case], models: Mapping[str, Model], sut: str
 ) -> tuple[tuple[Mapping[str, object], ...], tuple[Mapping[str, object], ...]]:
-    """Return (pairs, must-haves) that an allowed combination has and no case does; both empty if it covers."""
+    """Return (pairs, must-haves) that some allowed combination has and no case; both empty if it covers."""
     axes = axes_of([model for model in models.values() if model.matrix], sut)
     table = _Table(axes, models)
     have = np.array([table.encode(combination_of(case)) for case in cases])
@@ -211,7 +228,8 @@ def uncovered(
         wanted = {tuple(pair) for pair in np.unique(table.rows[:, (one, two)], axis=0).tolist()}
         missing = wanted - {tuple(pair) for pair in have[:, (one, two)].tolist()}
         pairs += [
-            {AXES[one]: axes.values[AXES[one]][a], AXES[two]: axes.values[AXES[two]][b]} for a, b in sorted(missing)
+            {AXES[one]: axes.values[AXES[one]][a], AXES[two]: axes.values[AXES[two]][b]}
+            for a, b in sorted(missing)
         ]
     musts = [
         must for must in axes.musts if table.matching(must).any() and not table.matching(must, have).any()
@@ -258,7 +276,11 @@ def _variant(model: Model, steps: int) -> Variant:
 
 
 def _chosen(models: Mapping[str, Model], selection: Selection) -> list[Model]:
-    return [model for model in models.values() if model.matrix or model.name in selection.models]
+    """Return the models that take part: the default matrix's, or just the named ones if one is not in it."""
+    named = [models[name] for name in dict.fromkeys(selection.models) if name in models]
+    if any(not model.matrix for model in named):
+        return named
+    return [model for model in models.values() if model.matrix]
 
 
 def _select(cases: tuple[Case, ...], selection: Selection, impossible: tuple[tuple[str, str], ...]) -> Plan:
@@ -275,6 +297,7 @@ class _Table:
 
     def __init__(self, axes: Axes, models: Mapping[str, Model]) -> None:
         self._axes = axes
+        package = Path.RELEASED in axes.values["path"]
         sizes = [len(axes.values[name]) for name in AXES]
         grid = np.indices(sizes).reshape(len(AXES), -1).T.astype(np.int16)
         self._reasons = np.zeros(len(grid), np.int8)
@@ -293,14 +316,17 @@ class _Table:
             elif values["bucket"] not in own[str(values["model"])]:
                 verdicts[index] = len(CONSTRAINTS) + 2
             for number, constraint in enumerate(CONSTRAINTS, start=1):
-                if not verdicts[index] and constraint.forbids(values, models):
+                applies = package or not constraint.packages_only
+                if not verdicts[index] and applies and constraint.forbids(values, models):
                     verdicts[index] = number
         self._reasons = verdicts[inverse.reshape(-1)]
         self.rows: NDArray[np.int16] = grid[self._reasons == 0]
 
     def combination(self, row: int) -> Combination:
         """Return the axis values of a row."""
-        return tuple(self._axes.values[name][i] for name, i in zip(AXES, self.rows[row].tolist(), strict=True))
+        return tuple(
+            self._axes.values[name][i] for name, i in zip(AXES, self.rows[row].tolist(), strict=True)
+        )
 
     def encode(self, combination: Combination) -> list[int]:
         """Return the index row of a combination."""
