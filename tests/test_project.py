@@ -10,10 +10,13 @@ from pathlib import Path
 from typing import Any
 
 import click
+import msgspec
 import pytest
 
 import harness
+from harness.case import ExtraRound, Geometry, Model
 from harness.cli import cli
+from harness.known import KnownFinding
 
 ROOT = Path(__file__).parent.parent
 PAGES = sorted([ROOT / "README.md", ROOT / "CHANGELOG.md", *(ROOT / "docs").rglob("*.md")])
@@ -99,6 +102,21 @@ def _parse(group: click.Group, arguments: list[str]) -> None:
     else:
         present = [part for part in rest if part != "out/observations"]  # made by an earlier command
         command.make_context(name, rest if present == rest else [*present, "."])
+
+
+@pytest.mark.parametrize(
+    ("page", "kind"),
+    [
+        ("case-files", Model),
+        ("case-files", Geometry),
+        ("case-files", ExtraRound),
+        ("known-findings", KnownFinding),
+    ],
+)
+def test_every_key_of_a_data_file_is_documented(page: str, kind: type[msgspec.Struct]) -> None:
+    text = (ROOT / "docs" / f"{page}.md").read_text()
+    missing = [key for key in kind.__struct_fields__ if not re.search(rf"`(\w+\.)?{key}[`.]", text)]
+    assert missing == []
 
 
 def test_every_documented_make_target_exists() -> None:
