@@ -179,17 +179,24 @@ DATA_SHAPES: dict[str, Callable[[torch.Tensor], object]] = {
     "mask index": lambda t: t[t > 1],
     "masked_select": lambda t: torch.masked_select(t, t > 1),
     "mask assignment of a tensor": lambda t: t.__setitem__(t > 0, t.clone()),
+    "mask assignment of a computed value": lambda t: t.__setitem__(t > 0, t.max()),
     "unique": torch.unique,
     "repeat_interleave": lambda t: torch.repeat_interleave(t, t),
 }
 
 
+@pytest.mark.parametrize("inference", [False, True], ids=["grad", "inference"])
 @pytest.mark.parametrize("name", [*HOST_READS, *DATA_SHAPES])
-def test_what_a_graph_cannot_hold_is_refused_in_one_line(engine: Engine, name: str) -> None:
+def test_what_a_graph_cannot_hold_is_refused_in_one_line(engine: Engine, name: str, inference: bool) -> None:
     x = ints(engine, 1, 2, 2)
     run = (HOST_READS | DATA_SHAPES)[name]
+
+    def forward() -> None:
+        with torch.inference_mode(inference):
+            run(x + 0)
+
     with pytest.raises(CaptureError, match=r"^capture: [^\n]+$"):
-        engine.capture(lambda: (x + 1, run(x))[0])
+        engine.capture(forward)
     graph, out = engine.capture(lambda: x + 1)  # the engine is as good as before
     replay(engine, graph)
     assert out.tolist() == [2, 3, 3]

@@ -37,13 +37,13 @@ def ints(*values: int) -> torch.Tensor:
 def test_a_replay_that_reads_freed_storage_names_operation_and_tensor(engine: TapeEngine) -> None:
     box = {"table": torch.zeros(2, 3, dtype=torch.int32), "rows": ints(1)}
     engine.label({"page_table_1 of step 0": box["table"]})
-    graph, out = engine.capture(lambda: (box["rows"] + 1, box["table"].sum())[0])
+    graph, out = engine.capture(lambda: (box["rows"] + 1, box["table"].sum(), box["table"].amax())[0])
     replay(engine, graph)
     del box["table"]
     engine.launch(graph)
     out.fill_(-1)
     who, fate = "aten.sum, uses page_table_1 of step 0", "whose storage was freed after the capture"
-    with pytest.raises(FreedStorageError, match=f"^replay: node 2 of 2, {re.escape(who)}, {fate}$"):
+    with pytest.raises(FreedStorageError, match=f"^replay: node 2 of 3, {re.escape(who)}, {fate}$"):
         engine.synchronize()
     engine.synchronize()  # reported once
 
@@ -140,6 +140,22 @@ def test_reads_of_memory_that_nobody_wrote_show(
     for _ in range(2):
         replay(engine, graph)
         assert out.tolist() == [1, 2, 3, junk]
+
+
+def test_memory_that_nobody_wrote_is_junk_during_the_capture_too(engine: TapeEngine) -> None:
+    seen: list[list[int]] = []
+
+    def forward() -> None:
+        buffer = torch.empty(2, dtype=torch.int32)
+
+        def peek() -> tuple[Written, ...]:
+            seen.append(buffer.tolist())
+            return ()
+
+        perform(Launch("peek", peek, (buffer,)))
+
+    engine.capture(forward)
+    assert seen[1] == [UNINITIALISED_INT] * 2
 
 
 def test_allocations_and_views_are_no_nodes(engine: TapeEngine) -> None:

@@ -62,4 +62,5 @@ def test_a_contiguous_view_is_dense_and_a_column_is_not() -> None:
     assert Extent.of_tensor(table).dense
     assert Extent.of_tensor(table[1:3]).dense
     assert Extent.of_tensor(table.T).dense
+    assert Extent.of_tensor(table[0].expand(3, 8)).dense
     assert not Extent.of_tensor(table[:, :3]).dense

@@ -128,7 +128,7 @@ def test_shared_objects_have_the_same_region_in_every_step() -> None:
 def test_state_does_not_lead_to_the_metadata_of_buckets() -> None:
     four, eight = outer(), outer()
     backend = {
-        "graphs": {4: four, 8: eight, "wide": torch.zeros(9)},
+        "graphs": {4: four, 8: eight, 16: outer(), "wide": torch.zeros(9)},
         "now": four,
         "plain": {4: torch.zeros(2)},
     }
