@@ -62,6 +62,8 @@ class Loaded:
                 patches.enter(self.shim.active())
             if self.simulated:
                 self._simulate(patches, geometry)
+            else:
+                cuda.declare_launches(patches, self.seams, geometry.plan)
             yield patches
 
     def _simulate(self, patches: Patches, geometry: Geometry) -> None:

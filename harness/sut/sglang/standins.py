@@ -7,7 +7,7 @@ of the KV counter are only alike in kind: they depend on the same inputs.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from types import SimpleNamespace
 from typing import Any
@@ -93,50 +93,60 @@ class CopyModule:
     """0 decode, 1 target-verify: a template parameter of the real kernel."""
 
     def fused_metadata_copy(self, *args: Any) -> None:
-        """One destination: nine source tensors, nine destination tensors, four sizes.
-
-        `bs` rows are copied in decode, `seqlens_expanded_size` expanded rows in target-verify; the first
-        elements of both cumulative sums are left as they are.
-        """
-        lengths, offsets, table, sparse, expanded, sparse_offsets, pages, splits, tiles = args[:9]
-        to = args[9:18]
-        bs, max_len, max_seqlen_k, expanded_size = args[18:]
-        decode = self.forward_mode == 0
-        rows, width = (bs, max_len) if decode else (expanded_size, max_seqlen_k)
-        pairs = [
-            (to[0][:bs], lengths[:bs]),
-            (to[1][1 : bs + 1], offsets[1 : bs + 1]),
-            (to[2][:rows, :width], table[:rows, :width]),
-            (to[3][:rows], sparse[:rows]),
-            (to[5][1 : rows + 1], sparse_offsets[1 : rows + 1]),
-        ]
-        if not decode:
-            pairs.append((to[4][:rows], expanded[:rows]))
-        _copy("fused_metadata_copy", args, pairs + _optional_pairs(to[6:9], (pages, splits, tiles), rows))
+        """One destination: nine source tensors, nine destination tensors, four sizes."""
+        _copy("fused_metadata_copy", args, copy_pairs(args, decode=self.forward_mode == 0))
 
     def fused_metadata_copy_multi(self, *args: Any) -> None:
         """Three destinations of eight tensors each, decode only; three sizes."""
-        lengths, offsets, table, sparse, sparse_offsets, pages, splits, tiles = args[:8]
-        bs, max_len, _ = args[32:]
-        pairs = []
-        for first in (8, 16, 24):
-            to = args[first : first + 8]
-            pairs += [
-                (to[0][:bs], lengths[:bs]),
-                (to[1][1 : bs + 1], offsets[1 : bs + 1]),
-                (to[2][:bs, :max_len], table[:bs, :max_len]),
-                (to[3][:bs], sparse[:bs]),
-                (to[4][1 : bs + 1], sparse_offsets[1 : bs + 1]),
-                *_optional_pairs(to[5:8], (pages, splits, tiles), bs),
-            ]
-        _copy("fused_metadata_copy_multi", args, pairs)
+        _copy("fused_metadata_copy_multi", args, multi_copy_pairs(args))
 
 
 Pair = tuple[torch.Tensor, torch.Tensor]
+"""A view that a copy kernel writes, and the view that it reads."""
 
 
-def _optional_pairs(to: Any, source: Any, rows: int) -> list[Pair]:
-    """Real page table, FlashMLA splits and FlashMLA tiles, where they are given."""
+def copy_pairs(args: Sequence[Any], *, decode: bool) -> list[Pair]:
+    """Return what the copy to one destination writes.
+
+    `bs` rows in decode, `seqlens_expanded_size` expanded rows in target-verify; the first elements of both
+    cumulative sums are left as they are.
+    """
+    lengths, offsets, table, sparse, expanded, sparse_offsets, pages, splits, tiles = args[:9]
+    to = args[9:18]
+    bs, max_len, max_seqlen_k, expanded_size = args[18:]
+    rows, width = (bs, max_len) if decode else (expanded_size, max_seqlen_k)
+    pairs = [
+        (to[0][:bs], lengths[:bs]),
+        (to[1][1 : bs + 1], offsets[1 : bs + 1]),
+        (to[2][:rows, :width], table[:rows, :width]),
+        (to[3][:rows], sparse[:rows]),
+        (to[5][1 : rows + 1], sparse_offsets[1 : rows + 1]),
+    ]
+    if not decode:
+        pairs.append((to[4][:rows], expanded[:rows]))
+    return pairs + _optional_pairs(to[6:9], (pages, splits, tiles), rows)
+
+
+def multi_copy_pairs(args: Sequence[Any]) -> list[Pair]:
+    """Return what the copy to three destinations writes."""
+    lengths, offsets, table, sparse, sparse_offsets, pages, splits, tiles = args[:8]
+    bs, max_len, _ = args[32:]
+    pairs = []
+    for first in (8, 16, 24):
+        to = args[first : first + 8]
+        pairs += [
+            (to[0][:bs], lengths[:bs]),
+            (to[1][1 : bs + 1], offsets[1 : bs + 1]),
+            (to[2][:bs, :max_len], table[:bs, :max_len]),
+            (to[3][:bs], sparse[:bs]),
+            (to[4][1 : bs + 1], sparse_offsets[1 : bs + 1]),
+            *_optional_pairs(to[5:8], (pages, splits, tiles), bs),
+        ]
+    return pairs
+
+
+def _optional_pairs(to: Sequence[Any], source: Sequence[Any], rows: int) -> list[Pair]:
+    """Return real page table, FlashMLA splits and FlashMLA tiles, where they are given."""
     pages, splits, tiles = source
     pairs = []
     if pages is not None:
@@ -147,7 +157,7 @@ def _optional_pairs(to: Any, source: Any, rows: int) -> list[Pair]:
     return pairs
 
 
-def _copy(kernel: str, args: tuple[Any, ...], pairs: list[Pair]) -> None:
+def _copy(kernel: str, args: Sequence[Any], pairs: list[Pair]) -> None:
     def run() -> tuple[Written, ...]:
         for target, source in pairs:
             target.copy_(source)
