@@ -45,7 +45,7 @@ def save_observation(folder: Path, name: str, observation: Observation, ordinary
     for key, table in observation.program.tables.items():
         tensors[_TABLE + key] = np.ascontiguousarray(table)
     bare = replace(observation, values={}, program=replace(observation.program, tables={}))
-    text = msgspec.json.encode(_File(SCHEMA, ordinary, bare), order="deterministic")
+    text = msgspec.json.encode(_File(SCHEMA, ordinary, bare))
     _write(folder / f"{name}.safetensors", save(dict(sorted(tensors.items()))))
     target = folder / f"{name}.json"
     _write(target, text)

@@ -78,7 +78,7 @@ class Worker:
                 save_observation(options.save, name, ordinary)
             save_observation(options.save, observation_name(case), observation, name)
         checked = options.golden == "check"
-        golden = self._goldens.find(case.model.name, case.engine) if checked else None
+        golden = self._goldens.for_case(case) if checked else None
         subject = Subject.of(observation, self._truth, ordinary, golden, golden_checked=checked)
         result = judge(subject, self._known)
         return replace(result, seconds=time.perf_counter() - start)
@@ -91,7 +91,7 @@ def judge_file(file: FilePath, options: RunOptions) -> CaseResult:
     ordinary = load_observation(file.with_name(f"{name}.json"))[0] if name else None
     checked = options.golden == "check"
     case = observation.case
-    golden = GoldenStore(options.golden_dir).find(case.model.name, case.engine) if checked else None
+    golden = GoldenStore(options.golden_dir).for_case(case) if checked else None
     subject = Subject.of(observation, Truth(), ordinary, golden, golden_checked=checked)
     result = judge(subject, load_known(options.cases_dir / KNOWN_FILE))
     return replace(result, seconds=time.perf_counter() - start)

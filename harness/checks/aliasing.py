@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from harness.checks.subject import Findings, Outcome, Subject
 from harness.fields import COUNTER, Dims, Sharing, fields_for
 from harness.observation import LeafFact, Walk
+from harness.types import Path
 
 _VIEWS = {
     Sharing.VIEW_OF_LENGTHS: "cache_seqlens_int32",
@@ -110,11 +111,13 @@ def _active(subject: Subject, found: Findings) -> int:
     """After a refresh every step's active metadata is the bucket's own."""
     facts = 0
     walks = subject.observation.walks
+    in_graph = subject.observation.case.path is Path.SHARED_IN_GRAPH
     for record in subject.observation.rounds:
         bucket = subject.round(record).bucket
+        overtaken = in_graph and record.replay is not None and record.replay.delayed
         for refresh in record.refreshes:
-            if refresh.walk >= len(walks):
-                continue
+            if refresh.walk >= len(walks) or overtaken:
+                continue  # overtaken: the next round was staged before this walk
             for step, active in enumerate(walks[refresh.walk].active):
                 facts += 1
                 if active != bucket:

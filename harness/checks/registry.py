@@ -18,7 +18,7 @@ from harness.checks import (
     refresh,
     routing,
 )
-from harness.checks.subject import Outcome, Subject
+from harness.checks.subject import Outcome, State, Subject
 
 
 @dataclass(frozen=True)
@@ -124,5 +124,10 @@ def golden_outcome(subject: Subject) -> Outcome:
     """Run the golden check, or say that goldens are switched off."""
     if not subject.golden_checked:
         return Outcome((), 0, "goldens are switched off for this run")
-    findings, elements = golden.check(subject.observation, subject.golden)
+    stated = frozenset(
+        (judged.record.index, judged.refresh, judged.cell.step, judged.cell.name)
+        for judged in subject.judged
+        if judged.state in (State.POISONED, State.STALE, State.WRONG)
+    )
+    findings, elements = golden.check(subject.observation, subject.golden, stated)
     return Outcome(tuple(findings), elements)
