@@ -127,7 +127,10 @@ class Ledger(OperationMode):  # type: ignore[no-untyped-call]
         return result
 
     def observe_launch(self, launch: Launch, written: tuple[Written, ...]) -> None:
-        """Record what a launch wrote, exactly where it says so."""
+        """Record what a launch wrote, exactly where it says so.
+
+        Elements are copied to the host, so a launch under a CUDA capture may not name any.
+        """
         parts = [
             (
                 part.tensor,
