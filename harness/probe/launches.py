@@ -21,7 +21,7 @@ from torch.utils._python_dispatch import (
 
 @dataclass(frozen=True)
 class Written:
-    """Part of a tensor that a launch wrote; `elements` are flat storage element indices, None for all of it."""
+    """Part of a tensor that a launch wrote; `elements` are flat storage indices in elements, None for all."""
 
     tensor: torch.Tensor
     elements: torch.Tensor | None = None
