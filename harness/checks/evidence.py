@@ -103,11 +103,21 @@ def _plans(subject: Subject, found: Findings) -> int:
         values = [t.expected[name].live for t in subject.truths if t.judged(name)]
         if not values:
             continue  # undefined at these batch sizes: nothing to prove
+        if not _reachable(subject, name):
+            continue  # no length of this width gets above the lowest threshold
         facts += 1
         if not any(int(value[1]) for value in values):
             message = f"{name} never held a row: lengths stayed below the threshold"
             found.add("plan_empty", message, subject=name, hint=_WEAK)
     return facts
+
+
+def _reachable(subject: Subject, name: str) -> bool:
+    """Whether a row can be long enough for a plan: pooled lengths reach width // P only."""
+    dims = subject.truths[0].dims
+    lengths = subject.truths[0].fields[name].plan_lengths
+    longest = dims.width // dims.pool if "pool" in lengths else dims.width
+    return longest > dims.plan.candidates[0][0]
 
 
 def _replays(subject: Subject, found: Findings) -> int:

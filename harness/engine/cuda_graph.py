@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import warnings
+import weakref
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from typing import TypeVar
@@ -60,6 +61,7 @@ class CudaGraphEngine:
         self._capturing = torch.cuda.Stream(self.device)  # type: ignore[no-untyped-call]
         self._side = torch.cuda.Stream(self.device)  # type: ignore[no-untyped-call]
         self._pool = torch.cuda.graph_pool_handle()
+        self._graphs: weakref.WeakSet[CudaGraph] = weakref.WeakSet()
 
     def capture(self, function: Callable[[], T]) -> tuple[Graph, T]:
         """Warm up and capture on a stream of its own; see the protocol.
@@ -72,6 +74,8 @@ class CudaGraphEngine:
             function()
         self.synchronize()
         gc.collect()  # a tensor or graph collected while capturing would call what a capture forbids
+        if not self._graphs:  # the allocator gives a pool up with its last graph
+            self._pool = torch.cuda.graph_pool_handle()
         graph = torch.cuda.CUDAGraph()
         try:
             with torch.no_grad(), torch.cuda.stream(self._capturing):
@@ -83,7 +87,9 @@ class CudaGraphEngine:
                 f"capture: CUDA refuses: {_first_line(error)}; a graph cannot hold host reads of device "
                 "data, synchronisation or shapes that depend on data"
             ) from error
-        return CudaGraph(graph), result
+        captured = CudaGraph(graph)
+        self._graphs.add(captured)
+        return captured, result
 
     def launch(self, graph: Graph, *, delayed: bool = False) -> None:
         """Queue a replay on the current stream, behind a spin kernel if `delayed`."""
