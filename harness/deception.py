@@ -42,6 +42,8 @@ def deceive_batch(stream: Stream, opening: Opening) -> None:
     stream.lengths[roles.tall] = opening.tall.last
     if live >= MANY:
         stream.lengths[roles.topk] += 6
+    if scale.pool == 1:  # pages in which sparse lengths are still below K
+        stream.lengths[roles.small] = opening.small.last
     stream.emit("longer within the same pages and segments")
 
     _jump(stream, roles.small, scale.stride)

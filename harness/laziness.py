@@ -16,7 +16,7 @@ from itertools import pairwise
 import numpy as np
 from numpy.typing import NDArray
 
-from harness.fields import Dims, FieldSpec, Live, fields_for, plan_is_written
+from harness.fields import FIELDS, Dims, FieldSpec, Live, fields_for, plan_is_written
 from harness.keys import KEYS, SEGMENT
 from harness.rounds import Inputs
 from harness.types import Mode, Role
@@ -32,6 +32,8 @@ _POOLED_DECODE = frozenset(
     {"pooled_cache_seqlens_int32", "pooled_paged_mqa_schedule_metadata", "pooled_topk_v2_plan"}
 )
 _TAIL = frozenset({"kpool_write_plan.tail_logical_start"})
+
+_PLANS = frozenset(field.name for field in FIELDS if field.live is Live.PLAN)
 
 _ONE_ROW = {
     "max_length": "lengths",
@@ -153,15 +155,13 @@ RULES: tuple[Rule, ...] = (
     ),
     Rule(
         frozenset(KEYS),
-        lambda field, dims: _planned(field, dims) and not plan_is_written(dims),
+        lambda field, dims: field in _PLANS and not plan_is_written(dims),
         "no plan is written for so few or so many rows: its content is undefined",
     ),
     Rule(
         frozenset(KEYS),
         lambda field, dims: (
-            _planned(field, dims)
-            and "pool" in field
-            and dims.width // dims.pool <= dims.plan.candidates[0][0]
+            field in _PLANS and "pool" in field and dims.width // dims.pool <= dims.plan.candidates[0][0]
         ),
         "no pooled length can exceed the smallest threshold: the plan is always (threshold, 0)",
     ),
@@ -176,10 +176,6 @@ RULES: tuple[Rule, ...] = (
     ),
 )
 """Pairs that logic rules out. A test looks for counterexamples to each."""
-
-
-def _planned(field: str, dims: Dims) -> bool:
-    return fields_for(dims)[field].live is Live.PLAN
 
 
 def judged_fields(dims: Dims) -> dict[str, FieldSpec]:

@@ -44,6 +44,11 @@ class Roles:
         """Return the roles after the small and the tall row have exchanged their lengths."""
         return replace(self, small=self.tall, tall=self.small)
 
+    def others(self) -> list[int]:
+        """Return the rows without a role."""
+        taken = {self.small, self.tall, self.topk} | ({self.live - 2} if self.live >= MORE else set())
+        return [row for row in range(self.live) if row not in taken]
+
     def place(self, lengths: Sequence[int], small: int, tall: int) -> list[int]:
         """Return a copy of `lengths` with these lengths in the rows of the small and the tall role."""
         placed = list(lengths)
@@ -66,11 +71,10 @@ class Opening:
 def opening(stream: Stream, live: int) -> Opening:
     """Make the first batch: unequal awkward lengths, request rows in no order, all pages that moves need."""
     scale, roles = stream.scale, Roles.of(live)
+    lengths = [scale.clip(scale.topk - 20)] * live
     awkward = len(scale.awkward())
-    lengths = [
-        stream.next_awkward(scale.width) if row < awkward else stream.draw(1, 1000) for row in range(live)
-    ]
-    lengths[roles.topk] = scale.clip(scale.topk - 20)
+    for number, row in enumerate(roles.others()):
+        lengths[row] = stream.next_awkward(scale.width) if number < awkward else stream.draw(1, 1000)
     chosen = _chosen(stream, roles, lengths)
     stream.arrive(roles.place(lengths, chosen.small.before, chosen.tall.before), stream.draw_requests(live))
     farthest = max(

@@ -17,8 +17,10 @@ from harness.case import Geometry, Model
 
 PageMap = NDArray[np.int32]
 
-_SMALLEST_SHARE = 8
-"""Columns per request that the pool always has room for, where rows are that long."""
+_FULL_ROWS = 4
+"""Requests of full width that the pool always has room for."""
+_SHORT_ROW = 8
+"""Columns that it has room for in every row besides."""
 
 
 def page_columns(model: Model, geometry: Geometry) -> int:
@@ -29,12 +31,12 @@ def page_columns(model: Model, geometry: Geometry) -> int:
 def pool_pages(model: Model, geometry: Geometry) -> int:
     """Model pages of the KV pool, page 0 and the guard included; valid ids are 0 .. pool_pages - 1.
 
-    The pool is over-committed as a server's is: it holds a third of what full rows would need
-    (all of it where rows are short), so pages are reused.
+    The pool is over-committed as a server's is, so pages are reused: it holds a third of what full
+    rows would need, and at least a few full rows beside a few pages for each request.
     """
     columns = page_columns(model, geometry)
-    share = max(columns // 3, min(columns, _SMALLEST_SHARE))
-    return geometry.requests * share + 2
+    least = _FULL_ROWS * columns + geometry.requests * min(columns, _SHORT_ROW)
+    return max(geometry.requests * columns // 3, least) + 2
 
 
 def guard_page(model: Model, geometry: Geometry) -> int:
@@ -83,6 +85,8 @@ class PagePool:
         where = np.fromiter(columns, np.int64, len(columns))
         if not where.size:
             return
+        if where.max() >= self._owned[request]:
+            raise ValueError(f"request {request} owns {self._owned[request]} columns, not {where.max()}")
         old = self._map[request, where]
         self._map[request, where] = self._take(where.size)
         self._free = np.concatenate([old, self._free])

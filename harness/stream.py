@@ -144,6 +144,7 @@ class Stream:
 
     def move_pages(self, row: int, first: int, stop: int, share: float = 1.0) -> None:
         """Give the request in `row` other pages for a share of its columns first .. stop - 1."""
+        self.pages.cover(self.requests[row], stop)
         columns = np.arange(first, stop)
         if columns.size:
             count = max(1, round(share * columns.size))

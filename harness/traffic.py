@@ -156,11 +156,12 @@ def _serve(stream: Stream, live: int, capture: Round, *, brief: bool) -> None:
         "shortest requests only, fewer than the bucket holds" if few < stream.bucket else "shortest length"
     )
     stream.replace_all(capture.lengths, capture.requests)
-    stream.accepted = list(capture.accepted or stream.accepted)
+    stream.accepted = [value % scale.draft_tokens + 1 for value in capture.accepted] or stream.accepted
     stream.emit("the captured batch again, on other pages")
     if not brief:
         stream.lengths = _otherwise_short(stream.lengths)
-        stream.emit("the captured lengths in another order")
+        stream.requests.reverse()
+        stream.emit("the captured lengths and requests in another order")
 
 
 def _long_lengths(stream: Stream) -> list[int]:
