@@ -58,7 +58,9 @@ def load_observation(file: Path) -> tuple[Observation, str]:
         record = msgspec.json.decode(file.read_bytes(), type=_File, strict=False)
         tensors = load(file.with_suffix(".safetensors").read_bytes())
     except (OSError, msgspec.MsgspecError, SafetensorError) as error:
-        raise UsageError(f"{file}: not a saved observation ({error}); make it again with verify --save") from error
+        raise UsageError(
+            f"{file}: not a saved observation ({error}); make it again with verify --save"
+        ) from error
     if record.schema != SCHEMA:
         raise UsageError(f"{file}: schema {record.schema}, this version reads {SCHEMA}; save it again")
     values = {key[len(_VALUE) :]: value for key, value in tensors.items() if key.startswith(_VALUE)}

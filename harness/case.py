@@ -1,4 +1,4 @@
-"""What is verified: models, geometries and cases, as frozen data. Loading is in `casefile`, rounds in `rounds`."""
+"""What is verified: models, geometries and cases, as frozen data (read by `casefile`)."""
 
 from __future__ import annotations
 

@@ -12,5 +12,5 @@ def value_digest(value: NDArray[np.generic]) -> str:
     """Return the SHA-256 (hex) of an array's dtype, shape and C-order bytes."""
     array = np.ascontiguousarray(value)
     sha = hashlib.sha256(f"{array.dtype.str}{array.shape}".encode())
-    sha.update(memoryview(array).cast("B") if array.size else b"")
+    sha.update(array.reshape(-1).view(np.uint8).data)
     return sha.hexdigest()

@@ -152,7 +152,7 @@ class _Run:
         return self._instruments.walk(self.sut) if self.probes else 0
 
     def _disturb(self, index: int, round_: Round) -> bool:
-        """Do what the drill does between two replays; return whether the round's bucket was captured again."""
+        """Do what the drill does between two replays; return whether the bucket was captured again."""
         drill = self.case.drill
         if drill is Drill.CHURN:
             self._churn(index)

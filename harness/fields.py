@@ -209,9 +209,7 @@ def _spec(
     init_once_first: bool = False,
     derived: bool = False,
 ) -> FieldSpec:
-    return FieldSpec(
-        name, dtype, shape, role, live, exists, sharing, plan_lengths, init_once_first, derived
-    )
+    return FieldSpec(name, dtype, shape, role, live, exists, sharing, plan_lengths, init_once_first, derived)
 
 
 FIELDS: tuple[FieldSpec, ...] = (
@@ -334,7 +332,8 @@ def _canonical_plan(values: NDArray[np.generic]) -> NDArray[np.generic]:
     count = int(np.clip(int(values[0, 1]), 0, values.shape[0] - 1))
     rows = values[1 : count + 1]
     order = np.lexsort((rows[:, 1], rows[:, 0]))
-    return np.concatenate([values[:1], rows[order]]).reshape(-1)
+    plan: NDArray[np.generic] = np.concatenate([values[:1], rows[order]]).reshape(-1)
+    return plan
 
 
 def position(field: FieldSpec, dims: Dims, inputs: Inputs, index: int) -> tuple[int, int]:

@@ -59,9 +59,7 @@ class KnownFinding(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_o
     def explains(self, finding: Finding, backends: int) -> bool:
         """Whether a finding is this one, in exactly the declared field and steps."""
         wanted = {step for step in self.steps if step < backends}
-        return (
-            finding.check in self.checks and finding.field in self.fields and set(finding.steps) == wanted
-        )
+        return finding.check in self.checks and finding.field in self.fields and set(finding.steps) == wanted
 
 
 class _KnownFile(msgspec.Struct, forbid_unknown_fields=True):
@@ -124,7 +122,7 @@ def _absent(entry: KnownFinding, results: list[CheckResult], subject: Subject) -
             steps=entry.steps,
             rounds=(),
             message=f"known finding {entry.id}: {name} was right although its preconditions held",
-            hint="the fault was mended, or the harness no longer sees it: find out which, then edit the entry",
+            hint="the fault was mended, or the harness no longer sees it: find out, then edit the entry",
         )
         for name in entry.expected_fields(subject.truths)
         if name not in seen

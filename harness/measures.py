@@ -20,7 +20,9 @@ def owned_bytes(observation: Observation) -> int:
 def covered_bytes(walk: Walk) -> int:
     """Return the size of the union of all leaves' byte intervals, KV counters left out."""
     intervals = sorted(
-        (leaf.region, leaf.start, leaf.stop) for leaf in walk.leaves if leaf.name != COUNTER and leaf.stop > leaf.start
+        (leaf.region, leaf.start, leaf.stop)
+        for leaf in walk.leaves
+        if leaf.name != COUNTER and leaf.stop > leaf.start
     )
     total, region, reach = 0, -1, 0
     for where, start, stop in intervals:

@@ -8,6 +8,7 @@ Elements outside a field's live region are unspecified here as well: compare thr
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,7 +19,7 @@ from harness.rounds import Inputs
 from harness.types import Mode
 
 Array = NDArray[np.generic]
-Ints = NDArray[np.int64]
+Ints = NDArray[np.signedinteger[Any]]
 
 SEGMENT = 256
 """Positions of one segment of the paged-MQA schedule (DeepGEMM)."""
@@ -132,9 +133,7 @@ def _values(dims: Dims, inputs: Inputs) -> Mapping[str, Callable[[], Ints]]:
         "kpool_write_plan.write_loc": lambda: _write_locations(dims, start, real),
         "kpool_write_plan.seqlens_per_q": lambda: visible,
         "kpool_write_plan.pool_seqlens_per_q": lambda: pooled_visible,
-        "kpool_write_plan.pool_schedule_metadata": lambda: schedule(
-            np.maximum(pooled_visible, 1), workers
-        ),
+        "kpool_write_plan.pool_schedule_metadata": lambda: schedule(np.maximum(pooled_visible, 1), workers),
         "kpool_write_plan.pool_topk_v2_plan": lambda: topk_plan(pooled_visible, rule),
         "kpool_write_plan.effective_n_per_batch": lambda: inputs.accepted.astype(np.int64),
     }

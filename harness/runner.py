@@ -45,7 +45,7 @@ class RunOptions:
     """Worker processes; 0: one a core on the tape, one on a GPU."""
     save: FilePath | None = None
     """Folder that keeps the observations."""
-    selection: Selection = Selection()
+    selection: Selection = field(default_factory=Selection)
     golden: Literal["check", "off"] = "check"
     sut_options: Mapping[str, str] = field(default_factory=dict)
     """Keyword arguments for the system's factory."""
@@ -70,7 +70,15 @@ def plan(options: RunOptions) -> Plan:
 
 def reference_key(case: Case) -> tuple[object, ...]:
     """Cases with equal keys have the same rounds and the same ordinary reference."""
-    return (case.model.name, case.engine, case.sut, case.variant, case.kernel, case.precision, rounds_key(case))
+    return (
+        case.model.name,
+        case.engine,
+        case.sut,
+        case.variant,
+        case.kernel,
+        case.precision,
+        rounds_key(case),
+    )
 
 
 def groups(cases: Iterable[Case]) -> list[tuple[Case, ...]]:
@@ -82,7 +90,10 @@ def groups(cases: Iterable[Case]) -> list[tuple[Case, ...]]:
 
 
 def _weight(group: tuple[Case, ...]) -> int:
-    return sum(case.bucket * case.backends * (case.variant.draft_tokens if case.backends == 1 else 1) for case in group)
+    return sum(
+        case.bucket * case.backends * (case.variant.draft_tokens if case.backends == 1 else 1)
+        for case in group
+    )
 
 
 def run(options: RunOptions, planned: Plan) -> Iterator[CaseResult]:
@@ -103,16 +114,17 @@ def run(options: RunOptions, planned: Plan) -> Iterator[CaseResult]:
         try:
             for future in as_completed(futures):
                 yield from future.result()
-        finally:
-            for future in futures:
-                future.cancel()
+        except BaseException:  # interrupted, or a result nobody waits for: do not wait for running groups
+            pool.shutdown(wait=False, cancel_futures=True)
+            for process in multiprocessing.active_children():
+                process.terminate()
+            raise
 
 
 def judge_saved(directory: FilePath, options: RunOptions) -> Iterator[CaseResult]:
     """Judge the observations that a run with `save` kept."""
-    from harness.worker import judge_file
-
     from harness.archive import observations
+    from harness.worker import judge_file
 
     for file in observations(directory):
         yield judge_file(file, options)

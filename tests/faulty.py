@@ -21,11 +21,11 @@ from harness.engine.tape import TapeEngine
 from harness.findings import CaseResult
 from harness.judge import judge
 from harness.known import KnownFinding
+from harness.ordinary import is_reference, ordinary_of
 from harness.rounds import Inputs, Program
 from harness.sut.embedded.sut import EmbeddedSut
 from harness.sut.protocol import SpanRecorder, StepOutputs
 from harness.truth import Truth
-from harness.ordinary import is_reference, ordinary_of
 
 Bend = Callable[["BentSut", int], None]
 """Called with the system and a bucket."""
@@ -159,5 +159,3 @@ def own_copy(sut: BentSut, step: int, bucket: int) -> None:
     leaves = {name: value.clone() for name, value in vars(shared).items() if isinstance(value, torch.Tensor)}
     backend.metadata[bucket] = replace(shared, **leaves)
     backend.active = backend.metadata[bucket]
-
-

@@ -73,7 +73,7 @@ def page_map(model: Model, seed: int = 0) -> np.ndarray:
 def make_program(
     model: Model, bucket: int, batches: tuple[tuple[tuple[int, ...], tuple[int, ...]], ...]
 ) -> Program:
-    """Return a program of one bucket: its rounds are the (lengths, requests) given, each with its own table."""
+    """Return a program of one bucket: a round per (lengths, requests), each with its own table."""
     tables = {f"t{index}": page_map(model, index) for index in range(len(batches) + 1)}
     rounds = tuple(
         Round(f"b{bucket}.{index:02d}", bucket, lengths, requests, f"t{index + 1}")

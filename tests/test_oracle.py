@@ -62,9 +62,7 @@ def test_sparse_length_counts_whole_pools_and_the_tail(length: int, pool: int, t
     assert got == (min(length, topk) if pool == 1 else pools * pool + length % pool)
 
 
-@pytest.mark.parametrize(
-    ("length", "pooled"), [(1023, 255), (1024, 256), (1028, 257), (3, 0), (4, 1)]
-)
+@pytest.mark.parametrize(("length", "pooled"), [(1023, 255), (1024, 256), (1028, 257), (3, 0), (4, 1)])
 def test_pooled_lengths_round_down(length: int, pooled: int) -> None:
     dims = make_dims(bucket=1, width=2048)
     values = expected(dims, make_inputs(dims, [length]))
@@ -75,7 +73,7 @@ def test_offsets_start_at_zero() -> None:
     assert offsets(np.array([3, 4, 5])).tolist() == [0, 3, 7, 12]
 
 
-def naive_decode(dims: Dims, inputs: Inputs) -> dict[str, list[object]]:
+def naive_decode(dims: Dims, inputs: Inputs) -> dict[str, object]:
     """Read the decode column of the table of fields element by element."""
     table, pool = inputs.table, dims.pool
     real, loc = [], []

@@ -40,7 +40,9 @@ def _in_force(subject: Subject) -> Iterator[tuple[Capture, Walk, str]]:
 
 
 def _compare(captured: Walk, now: Walk, bucket: int, round_name: str, found: Findings) -> int:
-    before = {(leaf.step, leaf.bucket, leaf.name): leaf for leaf in captured.leaves if leaf.bucket in (0, bucket)}
+    before = {
+        (leaf.step, leaf.bucket, leaf.name): leaf for leaf in captured.leaves if leaf.bucket in (0, bucket)
+    }
     after = {(leaf.step, leaf.bucket, leaf.name): leaf for leaf in now.leaves}
     for key, leaf in before.items():
         step, where, name = key
@@ -48,7 +50,9 @@ def _compare(captured: Walk, now: Walk, bucket: int, round_name: str, found: Fin
         other = after.get(key)
         if other is None:
             message = f"{name} of step {step} ({place}) is gone in round {round_name}"
-            found.add("gone", message, subject=name, bucket=where, step=step, round_name=round_name, hint=_REBOUND)
+            found.add(
+                "gone", message, subject=name, bucket=where, step=step, round_name=round_name, hint=_REBOUND
+            )
         elif other != leaf:
             changed = "moved" if (other.region, other.start) != (leaf.region, leaf.start) else "reshaped"
             message = (
@@ -56,18 +60,22 @@ def _compare(captured: Walk, now: Walk, bucket: int, round_name: str, found: Fin
                 f" {leaf.dtype}{list(leaf.shape)} stride {list(leaf.stride)}"
                 f" -> {other.dtype}{list(other.shape)} stride {list(other.stride)}"
             )
-            found.add(changed, message, subject=name, bucket=where, step=step, round_name=round_name, hint=_REBOUND)
+            found.add(
+                changed, message, subject=name, bucket=where, step=step, round_name=round_name, hint=_REBOUND
+            )
     for step, where, name in now.freed:
         if where in (0, bucket):
             message = f"the storage of {name}, step {step}, that the graph captured was freed"
-            found.add("freed", message, subject=name, bucket=where, step=step, round_name=round_name, hint=_REBOUND)
+            found.add(
+                "freed", message, subject=name, bucket=where, step=step, round_name=round_name, hint=_REBOUND
+            )
     hosts = {(fact.step, fact.name): fact.value for fact in captured.hosts if fact.bucket == bucket}
     for fact in now.hosts:
         old = hosts.get((fact.step, fact.name))
         if fact.bucket == bucket and old is not None and old != fact.value:
             message = f"host value {fact.name} of step {fact.step} is {fact.value}; the graph froze {old}"
             found.add(
-                "host_value", message, subject=fact.name, bucket=bucket, step=fact.step, round_name=round_name,
-                hint="a graph keeps the Python value of capture: a changed one is never seen",
+                "host_value", message, subject=fact.name, bucket=bucket, step=fact.step,
+                round_name=round_name, hint="a graph keeps the Python value of capture",
             )  # fmt: skip
     return len(before) + len(hosts)

@@ -95,7 +95,8 @@ def _overlaps(subject: Subject, walk: Walk, found: Findings) -> None:
                 message = f"{one.name} and {other.name} of step {one.step} overlap; not a declared view"
                 found.add("leaves_overlap", message, subject=other.name, bucket=one.bucket, step=one.step)
         elif (
-            one.name != other.name or sharing[one.bucket].get(one.name, Sharing.OWN) is not Sharing.BUCKET_SLICE
+            one.name != other.name
+            or sharing[one.bucket].get(one.name, Sharing.OWN) is not Sharing.BUCKET_SLICE
         ):
             message = f"{other.name} of bucket {other.bucket} overlaps {one.name} of bucket {one.bucket}"
             found.add("buckets_overlap", message, subject=other.name, bucket=other.bucket, step=one.step)
@@ -121,7 +122,9 @@ def _active(subject: Subject, found: Findings) -> int:
             for step, active in enumerate(walks[refresh.walk].active):
                 facts += 1
                 if active != bucket:
-                    message = f"step {step} has bucket {active}'s metadata active in a round of bucket {bucket}"
+                    message = (
+                        f"step {step} has bucket {active}'s metadata active in a round of bucket {bucket}"
+                    )
                     found.add(
                         "wrong_active", message, bucket=bucket, step=step, round_name=record.name,
                         hint="the step was not pointed at this bucket's metadata before the replay",

@@ -1,4 +1,4 @@
-"""Claim: every defined element equals the oracle's, and the ordinary path's, bit for bit, fusion on or off."""
+"""Claim: every defined element equals the oracle's and the ordinary path's, fusion on or off."""
 
 from __future__ import annotations
 
@@ -28,7 +28,8 @@ def _wrong(subject: Subject, judged: Judged, found: Findings) -> None:
     differing, first = subject.difference(record, cell)
     found.add(
         "wrong_value",
-        f"{cell.name} of step {cell.step} differs from the oracle in {differing} elements of round {record.name}",
+        f"{cell.name} of step {cell.step} differs from the oracle in {differing} elements"
+        f" of round {record.name}",
         subject=cell.name, bucket=subject.round(record).bucket, step=cell.step, round_name=record.name,
         elements=differing, first=first,
         hint="wrong row, stride, rounding, mode or fill value; or partly refreshed",

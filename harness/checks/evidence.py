@@ -7,13 +7,13 @@ import numpy as np
 from harness.checks.subject import Findings, Outcome, Subject
 from harness.fields import Live
 from harness.observation import Replay
-from harness.types import Drill, Path, Role
+from harness.types import Drill, Role
 
 _WEAK = "the rounds are too uniform for this case: extend its program"
 
 
 def check(subject: Subject) -> Outcome:
-    """Judge the run itself: poison landed, inputs changed, padding, plans and every planned replay occurred."""
+    """Judge the run itself: poison landed, inputs changed, padding, plans and planned replays occurred."""
     observation = subject.observation
     found = subject.findings("evidence")
     if len(observation.rounds) < 2:
@@ -44,7 +44,9 @@ def _poison(subject: Subject, found: Findings) -> int:
             field = truth.fields.get(cell.name)
             refreshed = field is not None and field.role is Role.REFRESHED
             if refreshed and cell.poisoned is None:
-                message = f"{cell.name} of step {cell.step} was not poisoned: a stale value could pass as fresh"
+                message = (
+                    f"{cell.name} of step {cell.step} was not poisoned: a stale value could pass as fresh"
+                )
                 found.add("not_poisoned", message, subject=cell.name, step=cell.step, round_name=record.name)
     return facts
 
@@ -138,9 +140,9 @@ def _replays(subject: Subject, found: Findings) -> int:
         ]
     if len(attention) > 1 and len(set(attention)) == 1:
         found.add("outputs_constant", "step 0 computed the same in every round though its inputs differ")
-    if observation.case.drill is Drill.DELAYED and observation.case.path is not Path.RELEASED:
-        if not any(r.replay is not None and r.replay.delayed for r in observation.rounds):
-            found.add("nothing_delayed", "no replay was held back")
+    delayed = [r for r in observation.rounds if r.replay is not None and r.replay.delayed]
+    if observation.case.drill is Drill.DELAYED and not delayed:
+        found.add("nothing_delayed", "no replay was held back")
     return facts
 
 

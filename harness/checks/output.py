@@ -33,7 +33,7 @@ def check(subject: Subject) -> Outcome:
 
 
 def _read(subject: Subject, record: RoundRecord, replay: Replay, found: Findings) -> int:
-    """What a step read inside the graph is the right value; leaves whose fault is stated already are left out."""
+    """What a step read in the graph is the right value; leaves whose fault is stated already are left out."""
     states = subject.states[record.index]
     elements = 0
     for cell in replay.read:
@@ -65,7 +65,9 @@ def _range(subject: Subject, record: RoundRecord, replay: Replay, found: Finding
         count += 1
         outside = int(subject.observation.values[cell.value].sum())
         if outside:
-            message = f"step {cell.step} met {outside} ids or lengths outside their range in round {record.name}"
+            message = (
+                f"step {cell.step} met {outside} ids or lengths outside their range in round {record.name}"
+            )
             hint = "on a GPU this reads or writes foreign memory"
             found.add("out_of_range", message, step=cell.step, round_name=record.name, hint=hint)
     return count
@@ -90,9 +92,7 @@ def _computed(
     return elements
 
 
-def _differs(
-    subject: Subject, record: RoundRecord, cell: Cell, other: Cell | None, found: Findings
-) -> None:
+def _differs(subject: Subject, record: RoundRecord, cell: Cell, other: Cell | None, found: Findings) -> None:
     assert subject.ordinary is not None
     if other is None:
         message = f"the ordinary path has no output {cell.name} of step {cell.step}"

@@ -17,9 +17,8 @@ def check(subject: Subject) -> Outcome:
         for entry in capture.forward_writes:
             if entry.name.rpartition("/")[2] == COUNTER:
                 continue  # a forward counts in it, and has to leave it zero: judged around each replay
-            message = (
-                f"the forward wrote {entry.name} of step {entry.step} while bucket {capture.bucket} was captured"
-            )
+            where = f"while bucket {capture.bucket} was captured"
+            message = f"the forward wrote {entry.name} of step {entry.step} {where}"
             found.add(
                 "forward_write", message, subject=entry.name, bucket=capture.bucket, step=entry.step,
                 hint="shared metadata is read by every later step: a forward may only read it",
@@ -49,8 +48,8 @@ def check(subject: Subject) -> Outcome:
                 round_name=record.name, hint="a launch must leave its counter as it found it: zero",
             )  # fmt: skip
         if not replay.delayed and replay.walk < len(observation.walks):
-            before = observation.walks[record.refreshes[-1].walk]
-            facts += _bound(before, observation.walks[replay.walk], record.name, found)
+            walk = observation.walks[record.refreshes[-1].walk]
+            facts += _bound(walk, observation.walks[replay.walk], record.name, found)
     return Outcome(found.result(), facts)
 
 
@@ -67,5 +66,12 @@ def _bound(before: Walk, after: Walk, round_name: str, found: Findings) -> int:
         old_value = hosts.get((fact.step, fact.bucket, fact.name))
         if old_value != fact.value and (fact.step, fact.bucket, fact.name) not in new | old:
             message = f"the forward set {fact.name} of step {fact.step} from {old_value} to {fact.value}"
-            found.add("host_set", message, subject=fact.name, bucket=fact.bucket, step=fact.step, round_name=round_name)
+            found.add(
+                "host_set",
+                message,
+                subject=fact.name,
+                bucket=fact.bucket,
+                step=fact.step,
+                round_name=round_name,
+            )
     return len(old)

@@ -34,35 +34,48 @@ class Check:
     run: Callable[[Subject], Outcome]
 
 
+def golden_outcome(subject: Subject) -> Outcome:
+    """Run the golden check, or say that goldens are switched off."""
+    if not subject.golden_checked:
+        return Outcome((), 0, "goldens are switched off for this run")
+    stated = frozenset(
+        (judged.record.index, judged.refresh, judged.cell.step, judged.cell.name)
+        for judged in subject.judged
+        if judged.state in (State.POISONED, State.STALE, State.WRONG)
+    )
+    findings, elements = golden.check(subject.observation, subject.golden, stated)
+    return Outcome(tuple(findings), elements)
+
+
 CHECKS: tuple[Check, ...] = (
     Check(
         "aliasing",
-        "On the shared path steps 1.. occupy exactly step 0's bytes, for every bucket and every leaf, nested and"
-        " optional ones too; on the others steps are disjoint. KV counters are disjoint always.",
-        "A recursive walk over every leaf at capture, after each refresh and each replay, as byte intervals of"
-        " numbered allocations.",
-        "Point both the bucket's entry and the active metadata of steps 1.. at step 0's object, for every bucket.",
+        "On the shared path steps 1.. occupy exactly step 0's bytes, for every bucket and every leaf, nested"
+        " and optional ones too; on the others steps are disjoint. KV counters are disjoint always.",
+        "A recursive walk over every leaf at capture, after each refresh and each replay, as byte intervals"
+        " of numbered allocations.",
+        "Point the bucket's entry and the active metadata of steps 1.. at step 0's object, in every bucket.",
         aliasing.check,
     ),
     Check(
         "refresh",
         "A refresh writes the leaves that its path declares, as often as it declares, and nothing else.",
-        "A ledger of every write (dispatcher, launches), held against the path's declared ledger and span counts;"
-        " poison with two sentinels finds writes that the ledger missed.",
+        "A ledger of every write (dispatcher, launches), held against the path's declared ledger and span"
+        " counts; poison with two sentinels finds writes that the ledger missed.",
         "Refresh once per replay, in step 0; declare a new write where the path really changed.",
         refresh.check,
     ),
     Check(
         "freshness",
         "After a refresh no defined element holds the sentinel or an older round's value.",
-        "Every refreshed leaf is filled with a sentinel before the refresh; derived fields are compared with every"
-        " earlier round's right value.",
+        "Every refreshed leaf is filled with a sentinel before the refresh; derived fields are compared with"
+        " every earlier round's right value.",
         "Re-derive schedules and plans from this round's lengths, in place, in every step and bucket.",
         freshness.check,
     ),
     Check(
         "address",
-        "Storage, offset, shape, stride, dtype and host values of every captured leaf stay as captured, and alive.",
+        "Storage, offset, shape, stride, dtype and host values of captured leaves stay, and stay alive.",
         "Walks compared with the walk of the capture in force; weak references to storages.",
         "Copy into the captured buffer instead of assigning; size buffers once, before capture.",
         address.check,
@@ -93,7 +106,7 @@ CHECKS: tuple[Check, ...] = (
         "Values and structure (ledger, alias map) equal the stored, accepted ones.",
         "Goldens keyed by the rounds' inputs; outputs within the tolerance of their dtype.",
         "If the change is meant, update the golden with a reason; the oracle must agree.",
-        lambda subject: golden_outcome(subject),
+        golden_outcome,
     ),
     Check(
         "routing",
@@ -111,23 +124,10 @@ CHECKS: tuple[Check, ...] = (
     ),
     Check(
         "evidence",
-        "The run proved something: poison landed, lengths changed, padding and populated plans occurred, every"
-        " planned round was replayed.",
+        "The run proved something: poison landed, lengths changed, padding and populated plans occurred,"
+        " every planned round was replayed.",
         "The program's inputs, the poison facts and the replays of the observation.",
         "Extend the case's rounds, or mend what kept a replay from running.",
         evidence.check,
     ),
 )
-
-
-def golden_outcome(subject: Subject) -> Outcome:
-    """Run the golden check, or say that goldens are switched off."""
-    if not subject.golden_checked:
-        return Outcome((), 0, "goldens are switched off for this run")
-    stated = frozenset(
-        (judged.record.index, judged.refresh, judged.cell.step, judged.cell.name)
-        for judged in subject.judged
-        if judged.state in (State.POISONED, State.STALE, State.WRONG)
-    )
-    findings, elements = golden.check(subject.observation, subject.golden, stated)
-    return Outcome(tuple(findings), elements)

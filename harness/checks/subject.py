@@ -182,7 +182,7 @@ class Group:
 
     check: str
     kind: str
-    field: str
+    subject: str
     bucket: int
     message: str
     hint: str
@@ -230,7 +230,7 @@ class Findings:
                 check=group.check,
                 kind=group.kind,
                 case=self._case,
-                field=group.field,
+                field=group.subject,
                 bucket=group.bucket,
                 steps=tuple(sorted(group.steps)),
                 rounds=tuple(group.rounds),

@@ -66,7 +66,9 @@ class Instruments:
         """Walk after a capture and remember which leaves of the bucket its graph has baked in."""
         self._captured.pop(bucket, None)
         index = self.walk(sut)
-        self._captured[bucket] = tuple(leaf for leaf in self.walks[index].leaves if leaf.bucket in (0, bucket))
+        self._captured[bucket] = tuple(
+            leaf for leaf in self.walks[index].leaves if leaf.bucket in (0, bucket)
+        )
         return index
 
     def keep(self, tensor: torch.Tensor) -> str:
@@ -99,6 +101,8 @@ class Instruments:
         ledger = Ledger(self._regions)
         return RefreshObserver(sut, truth, poison, self.values, ledger, self.spans.recording)
 
-    def replay_observer(self, sut: Sut, truth: RoundTruth, outputs: tuple[StepOutputs, ...]) -> ReplayObserver:
+    def replay_observer(
+        self, sut: Sut, truth: RoundTruth, outputs: tuple[StepOutputs, ...]
+    ) -> ReplayObserver:
         """Return what watches one replay of the round of `truth`."""
         return ReplayObserver(sut, truth, outputs, self.values)

@@ -32,20 +32,50 @@ def walk_roots(roots: tuple[StepRoots, ...], regions: Regions, captured: Iterabl
     registered = frozenset(
         id(item) for root in roots for item in (*root.metadata.values(), root.active) if item is not None
     )
+    found = _Found(regions)
     leaves: list[LeafFact] = []
     hosts: list[HostFact] = []
     for step, root in enumerate(roots):
         parts = [(0, root.state, registered)]
         parts += [(bucket, root.metadata[bucket], _NOTHING) for bucket in sorted(root.metadata)]
         for bucket, top, skipped in parts:
-            for name, value in _descend("", top, skipped, ()):
-                if isinstance(value, torch.Tensor):
-                    leaves.append(leaf_fact(step, bucket, name, value, regions))
+            for name, value in found.below(top, skipped):
+                if isinstance(value, str):
+                    hosts.append(HostFact(step, bucket, name, value))
                 else:
-                    text = repr(value) if isinstance(value, _SCALARS) else type(value).__name__
-                    hosts.append(HostFact(step, bucket, name, text))
+                    leaves.append(LeafFact(step, bucket, name, *value))
     freed = tuple((leaf.step, leaf.bucket, leaf.name) for leaf in captured if not regions.alive(leaf.region))
     return Walk(tuple(leaves), tuple(hosts), tuple(_active_bucket(root) for root in roots), freed)
+
+
+class _Found:
+    """What one walk has seen: an object that several steps share is descended once."""
+
+    def __init__(self, regions: Regions) -> None:
+        self._regions = regions
+        self._below: dict[tuple[int, int], list[tuple[str, str | _Place]]] = {}
+
+    def below(self, top: Any, skipped: frozenset[int]) -> list[tuple[str, str | _Place]]:
+        """Return (name, host value's text or tensor's place) below `top`; the caller keeps `top` alive."""
+        key = id(top), id(skipped)
+        if key not in self._below:
+            self._below[key] = [
+                (name, self._place(value) if isinstance(value, torch.Tensor) else _text(value))
+                for name, value in _descend("", top, skipped, ())
+            ]
+        return self._below[key]
+
+    def _place(self, tensor: torch.Tensor) -> _Place:
+        fact = leaf_fact(0, 0, "", tensor, self._regions)
+        return fact.dtype, fact.shape, fact.stride, fact.region, fact.start, fact.stop
+
+
+_Place = tuple[str, tuple[int, ...], tuple[int, ...], int, int, int]
+"""A leaf fact without step, bucket and name."""
+
+
+def _text(value: Any) -> str:
+    return repr(value) if isinstance(value, _SCALARS) else type(value).__name__
 
 
 def leaf_tensors(obj: Any) -> dict[str, torch.Tensor]:

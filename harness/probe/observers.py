@@ -68,7 +68,13 @@ class RefreshObserver:
     """Poisons the leaves of a bucket, watches its refresh and reads what it left."""
 
     def __init__(
-        self, sut: Sut, truth: RoundTruth, poison: Poison, values: Values, ledger: Ledger, recording: Recording
+        self,
+        sut: Sut,
+        truth: RoundTruth,
+        poison: Poison,
+        values: Values,
+        ledger: Ledger,
+        recording: Recording,
     ) -> None:
         """Watch one refresh of the round of `truth`."""
         self._sut, self._truth, self._values = sut, truth, values
@@ -123,9 +129,7 @@ class RefreshObserver:
 class ReplayObserver:
     """Watches one replay: metadata bytes before and after, what was read, what was computed."""
 
-    def __init__(
-        self, sut: Sut, truth: RoundTruth, outputs: tuple[StepOutputs, ...], values: Values
-    ) -> None:
+    def __init__(self, sut: Sut, truth: RoundTruth, outputs: tuple[StepOutputs, ...], values: Values) -> None:
         """Watch one replay of the round of `truth`; `outputs` are the captured ones."""
         self._sut, self._truth, self._outputs, self._values = sut, truth, outputs, values
         self._before: tuple[Mapping[str, torch.Tensor], ...] = ()

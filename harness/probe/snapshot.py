@@ -33,7 +33,7 @@ class Values:
 
 
 class Snapshot:
-    """Reads the leaves of one round at one moment.
+    """Reads the leaves of one round at one moment: nothing may write them between its first and last cell.
 
     Leaves of different steps with the same defined elements are common (shared or copied): a leaf is
     compared on its device with those of the same name already read, and copied to the host only if
@@ -45,6 +45,7 @@ class Snapshot:
         self._truth = truth
         self._values = values
         self._seen: dict[str, list[tuple[torch.Tensor, Digest]]] = {}
+        self._places: dict[tuple[object, ...], Digest] = {}
         self._masks: dict[Live, torch.Tensor] = {}
 
     def cell(self, step: int, name: str, tensor: torch.Tensor, sentinel: int | None = None) -> Cell | None:
@@ -53,28 +54,36 @@ class Snapshot:
         sentinel: what the leaf was poisoned with; defined elements still equal to it are counted.
         A leaf of unexpected dtype or shape is kept whole, so that the checks see what it is.
         """
-        live = self._live(name, tensor)
-        if live is None:
+        place = (tensor.data_ptr(), tensor.shape, tensor.stride(), tensor.dtype)
+        known = self._places.get((name, *place))
+        if known is None:
+            live = self._live(name, tensor)
+            known = "" if live is None else self._digest(name, live)
+            self._places[(name, *place)] = known
+        if not known:
             return None
+        if sentinel is None:
+            return Cell(step, name, known)
+        return Cell(step, name, known, remaining(self._values.by_digest[known], sentinel))
+
+    def _digest(self, name: str, live: torch.Tensor) -> Digest:
+        """Return the digest of a leaf's defined elements, copied to the host only if they are new here."""
         for other, digest in self._seen.setdefault(name, []):
             if other.shape == live.shape and other.dtype == live.dtype and torch.equal(other, live):
-                break
-        else:
-            digest = self._values.add(to_numpy(live))
-            self._seen[name].append((live, digest))
-        if sentinel is None:
-            return Cell(step, name, digest)
-        return Cell(step, name, digest, remaining(self._values.by_digest[digest], sentinel))
+                return digest
+        digest = self._values.add(to_numpy(live))
+        self._seen[name].append((live, digest))
+        return digest
 
     def _live(self, name: str, tensor: torch.Tensor) -> torch.Tensor | None:
         truth = self._truth
         field = truth.fields.get(name)
         if field is None or tuple(tensor.shape) != field.shape(truth.dims):
-            return tensor.detach().clone()
+            return tensor.detach()
         if not truth.judged(name):
             return None
         if field.live is Live.ALL or field.live is Live.ELSEWHERE:
-            return tensor.detach().reshape(-1).clone()
+            return tensor.detach().reshape(-1)
         if field.live in (Live.TOKENS, Live.PAGES, Live.POOLED_PAGES):
             return tensor.detach()[self._mask(field.live, tensor)]
         return torch.from_numpy(
@@ -100,7 +109,9 @@ def to_numpy(tensor: torch.Tensor) -> NDArray[np.generic]:
     return np.array(host.numpy())
 
 
-def computed_cells(step: int, outputs: Mapping[str, torch.Tensor], live_rows: int, values: Values) -> list[Cell]:
+def computed_cells(
+    step: int, outputs: Mapping[str, torch.Tensor], live_rows: int, values: Values
+) -> list[Cell]:
     """Return a step's computed outputs, their first `live_rows` rows (all of a one-element output)."""
     cells = []
     for name, tensor in sorted(outputs.items()):

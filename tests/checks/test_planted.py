@@ -10,7 +10,6 @@ import torch
 from harness.case import Case
 from harness.checks.registry import CHECKS
 from harness.findings import CaseResult, Finding
-from harness.rounds import Program
 from harness.sut.protocol import StepOutputs
 from harness.types import Drill, Kernel, Path
 from tests.faulty import Bends, BentSut, bent_result, own_copy, replaced_leaf
@@ -195,4 +194,3 @@ def test_a_two_step_draft_has_nothing_to_share() -> None:
     result = bent_result(case, PROGRAM, Bends())
     assert not spoke(result)
     assert not case.sharing_applies
-

@@ -45,7 +45,9 @@ def test_equal_leaves_are_kept_once_and_different_ones_apart() -> None:
     cells = [snapshot.cell(step, "cache_seqlens_int32", one.clone()) for step in range(3)]
     other = snapshot.cell(3, "cache_seqlens_int32", one + 1)
     assert len({cell.value for cell in cells if cell}) == 1
-    assert other is not None and cells[0] is not None and other.value != cells[0].value
+    assert other is not None
+    assert cells[0] is not None
+    assert other.value != cells[0].value
     assert len(values.by_digest) == 2
 
 
@@ -54,13 +56,15 @@ def test_the_sentinel_is_counted_in_defined_elements_only() -> None:
     table = torch.full((3, 16), 7, dtype=torch.int32)
     table[:, 1:] = 9
     cell = Snapshot(truth, Values()).cell(0, "real_page_table", table, sentinel=9)
-    assert cell is not None and cell.poisoned == 1  # only row 2 has a second live page
+    assert cell is not None
+    assert cell.poisoned == 1
 
 
 def test_a_leaf_of_another_shape_is_kept_whole() -> None:
     truth = round_truth(Mode.DECODE, (10, 20, 30))
     cell = Snapshot(truth, Values()).cell(0, "cache_seqlens_int32", torch.zeros(4, dtype=torch.int64))
-    assert cell is not None and cell.value != truth.expected["cache_seqlens_int32"].digest
+    assert cell is not None
+    assert cell.value != truth.expected["cache_seqlens_int32"].digest
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32, torch.int64])

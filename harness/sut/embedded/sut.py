@@ -56,7 +56,7 @@ class EmbeddedSut:
         """See `Sut`."""
         return {
             "system": "embedded",
-            "torch": torch.__version__,
+            "torch": str(torch.__version__),
             "builder": "fused" if self._case.fusion_in_force else "ordinary",
             "schedule": "own formula in torch operations",
             "topk_v2_plan": "own formula in torch operations, descending rows",
