@@ -81,7 +81,7 @@ def locate(version: str | None, *, gpu: bool = False) -> Site:
 
 
 def _candidates(version: str, gpu: bool) -> Iterator[Site]:
-    spec = importlib.util.find_spec("sglang") if "sglang" not in sys.modules else None
+    spec = importlib.util.find_spec("sglang")
     if spec is not None and spec.submodule_search_locations:
         folder = Path(next(iter(spec.submodule_search_locations))).parent
         yield Site(folder, importlib.metadata.version("sglang"), slim=False)

@@ -1,0 +1,232 @@
+import sys
+
+import pytest
+import torch
+
+from harness.errors import CaseError
+from harness.fields import COUNTER
+from harness.observation import LedgerEntry
+from harness.probe.leaves import walk_roots
+from harness.probe.ledger import Ledger
+from harness.probe.observers import watched_leaves
+from harness.probe.regions import Regions
+from harness.sut.sglang.sut import SglangSut, make_sut
+from harness.types import Kernel, Mode, Path
+
+from .support import Cpu, Spans, batch, build, case, loaded, wrong_leaves
+
+pytestmark = pytest.mark.sglang
+
+STALE = {"paged_mqa_schedule_metadata": {0, 1, 2}, "topk_v2_plan": {0, 1, 2}}
+SHARED = (Path.SHARED, Path.SHARED_IN_GRAPH)
+
+
+def refreshed(sut: SglangSut, of, seed: int = 1):  # type: ignore[no-untyped-def]
+    """Stage a round, refresh where the path says so, and return the inputs."""
+    inputs = batch(of, seed, live=3 if of.bucket == 4 else None)
+    sut.stage(inputs)
+    sut.refresh(of.bucket)
+    if of.path is Path.SHARED_IN_GRAPH:
+        sut.forward(of.bucket)
+    return inputs
+
+
+@pytest.mark.parametrize(("pool", "fusion"), [(1, False), (1, True), (4, False)])
+@pytest.mark.parametrize("steps", [4, 5])
+def test_released_multi_destination_copy_leaves_schedule_and_plan_of_three_steps(
+    pool: int, fusion: bool, steps: int
+) -> None:
+    of = case(pool, fusion=fusion, steps=steps)
+    sut = build(of)
+    inputs = refreshed(sut, of)
+    assert wrong_leaves(sut, of, inputs) == STALE
+    assert sut.route() == Path.MULTI_DESTINATION_COPY
+
+
+@pytest.mark.parametrize("pool", [1, 4])
+def test_released_is_right_again_at_the_captured_lengths(pool: int) -> None:
+    of = case(pool)
+    sut = build(of)
+    refreshed(sut, of)
+    inputs = batch(of, 0)
+    sut.stage(inputs)
+    sut.refresh(of.bucket)
+    assert wrong_leaves(sut, of, inputs) == {}
+
+
+@pytest.mark.parametrize(
+    ("pool", "fusion", "steps", "route"),
+    [
+        (1, False, 2, Path.INDEPENDENT),
+        (1, False, 3, Path.INDEPENDENT),
+        (4, False, 3, Path.INDEPENDENT),
+        (4, True, 2, Path.INDEPENDENT),
+        (4, True, 3, Path.SIBLING_COPY),
+        (4, True, 5, Path.SIBLING_COPY),
+    ],
+)
+def test_other_released_paths_are_right(pool: int, fusion: bool, steps: int, route: Path) -> None:
+    of = case(pool, fusion=fusion, steps=steps)
+    sut = build(of)
+    assert wrong_leaves(sut, of, refreshed(sut, of)) == {}
+    assert sut.route() == route == sut.expectation(of.bucket).route
+
+
+@pytest.mark.parametrize("path", SHARED)
+@pytest.mark.parametrize(("pool", "fusion"), [(1, False), (4, False), (4, True)])
+def test_sharing_is_right_in_every_step(pool: int, fusion: bool, path: Path) -> None:
+    of = case(pool, path, fusion=fusion)
+    sut = build(of)
+    assert wrong_leaves(sut, of, refreshed(sut, of)) == {}
+    assert sut.route() == path == sut.expectation(of.bucket).route
+
+
+@pytest.mark.parametrize("path", SHARED)
+def test_sharing_steps_own_nothing_but_their_counter(path: Path) -> None:
+    of = case(1, path, kernel=Kernel.TRTLLM)
+    sut = build(of)
+    refreshed(sut, of)
+    first, *others = sut.roots()
+    assert "page_table" in first.state
+    for root in others:
+        assert set(root.state) == {COUNTER}
+        assert root.metadata[of.bucket] is first.metadata[of.bucket] is root.active
+    counters = {root.state[COUNTER].data_ptr() for root in (first, *others)}
+    assert len(counters) == len(others) + 1
+
+
+@pytest.mark.parametrize("mode", [Mode.TARGET_VERIFY, Mode.DRAFT_EXTEND])
+@pytest.mark.parametrize(("pool", "fusion"), [(1, False), (4, False), (4, True)])
+def test_single_backend_modes_are_right(mode: Mode, pool: int, fusion: bool) -> None:
+    of = case(pool, fusion=fusion, mode=mode, bucket=2)
+    sut = build(of)
+    assert wrong_leaves(sut, of, refreshed(sut, of)) == {}
+    assert sut.route() == Path.INDEPENDENT
+
+
+def test_flashmla_leaves_follow_the_planner() -> None:
+    of = case(1, Path.SHARED, kernel=Kernel.FLASHMLA_KV)
+    sut = build(of)
+    assert wrong_leaves(sut, of, refreshed(sut, of)) == {}
+    assert sut.reference("cache_seqlens_int32", batch(of, 1)) is None
+
+
+@pytest.mark.parametrize(
+    "of",
+    [
+        case(1),
+        case(4),
+        case(4, fusion=True),
+        case(1, steps=3),
+        case(4, steps=3),
+        case(4, fusion=True, bucket=2),
+        case(1, Path.SHARED),
+        case(4, Path.SHARED, fusion=True),
+        case(4, fusion=True, mode=Mode.TARGET_VERIFY, bucket=2),
+        case(4, mode=Mode.DRAFT_EXTEND, bucket=2),
+        case(1, kernel=Kernel.FLASHMLA_KV),
+    ],
+    ids=lambda of: of.id,
+)
+def test_ledger_and_spans_are_the_declared_ones(of) -> None:  # type: ignore[no-untyped-def]
+    regions = Regions()
+    ledger = Ledger(regions)
+    sut = SglangSut(of, Cpu(), ledger.span, (of.bucket,), loaded())  # type: ignore[arg-type]
+    sut.init_graph_state()
+    sut.stage(batch(of, 0))
+    sut.prepare_capture(of.bucket)
+    sut.stage(batch(of, 1))
+    leaves = watched_leaves(walk_roots(sut.roots(), regions), of.bucket)
+    with ledger:
+        sut.refresh(of.bucket)
+    declared = sut.expectation(of.bucket)
+    assert _table(ledger.entries(leaves)) == _table(declared.writes)
+    counts: dict[str, int] = {}
+    for span in ledger.spans():
+        assert span.writes > 0, span
+        counts[span.name] = counts.get(span.name, 0) + 1
+    assert counts == dict(declared.spans)
+
+
+def _table(entries: tuple[LedgerEntry, ...]) -> dict[tuple[int, str], int]:
+    return {(entry.step, entry.name): entry.writes for entry in entries}
+
+
+def test_a_failing_copy_kernel_shows_in_print_and_route(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from harness.sut.sglang.standins import CopyModule
+
+    of = case(1)
+    sut = build(of)
+
+    def fail(self: object, *args: object) -> None:
+        raise RuntimeError("no such kernel")
+
+    monkeypatch.setattr(CopyModule, "fused_metadata_copy_multi", fail)
+    inputs = refreshed(sut, of)
+    assert "no such kernel" in capsys.readouterr().out
+    assert sut.route() == Path.INDEPENDENT != sut.expectation(of.bucket).route
+    assert wrong_leaves(sut, of, inputs) == {}
+
+
+def test_nothing_stays_patched_after_a_call() -> None:
+    step = loaded().seams.step_backend
+    before, multi = dict(vars(step)), dict(vars(loaded().seams.multi_backend))
+    of = case(4, Path.SHARED)
+    refreshed(build(of), of)
+    assert dict(vars(step)) == before
+    assert dict(vars(loaded().seams.multi_backend)) == multi
+    assert not torch.zeros(1).is_cuda
+    assert "deep_gemm" not in sys.modules
+    assert "flashinfer" not in sys.modules
+
+
+def test_eager_call_leaves_captured_counters_where_they_are() -> None:
+    of = case(4, Path.SHARED, fusion=True, kernel=Kernel.TRTLLM)
+    sut = build(of)
+    before = [root.state[COUNTER] for root in sut.roots()]
+    sut.eager(16384)
+    assert all(root.active is not root.metadata[of.bucket] for root in sut.roots())
+    refreshed(sut, of)
+    assert all(root.state[COUNTER] is old for root, old in zip(sut.roots(), before, strict=True))
+    assert all(root.active is root.metadata[of.bucket] for root in sut.roots())
+
+
+def test_in_graph_sharing_is_pointed_at_the_bucket_when_it_is_staged() -> None:
+    of = case(1, Path.SHARED_IN_GRAPH)
+    sut = build(of)
+    sut.eager(64)
+    sut.stage(batch(of, 1))
+    assert all(root.active is root.metadata[of.bucket] for root in sut.roots())
+
+
+def test_forward_reads_every_leaf_and_computes_from_live_elements_only() -> None:
+    of = case(1, Path.SHARED)
+    sut = build(of)
+    inputs = refreshed(sut, of)
+    first = sut.forward(of.bucket)[0]
+    metadata = sut.roots()[0].active
+    for row, length in enumerate(inputs.lengths):
+        metadata.page_table_1[row, length:] = -1
+    second = sut.forward(of.bucket)[0]
+    assert torch.equal(first.computed["checksum"], second.computed["checksum"])
+    assert not first.computed["out_of_range"].any()
+    metadata.page_table_1[0, 0] = -1
+    third = sut.forward(of.bucket)[0]
+    assert third.computed["out_of_range"][0] == 1
+    assert not torch.equal(first.computed["checksum"], third.computed["checksum"])
+    assert torch.equal(third.read["page_table_1"], metadata.page_table_1)
+
+
+@pytest.mark.parametrize(
+    ("of", "words"),
+    [
+        (case(1, Path.SIBLING_COPY), "path sibling_copy is not one of SGLang's"),
+        (case(4, kernel=Kernel.FLASHMLA_KV), "flashmla_kv needs index_kpool 1"),
+        (case(1, Path.SHARED, mode=Mode.TARGET_VERIFY), "has one backend"),
+    ],
+)
+def test_cases_that_sglang_cannot_run_are_refused(of, words: str) -> None:  # type: ignore[no-untyped-def]
+    with pytest.raises(CaseError, match=words):
+        make_sut(of, Cpu(), Spans())  # type: ignore[arg-type]
