@@ -129,6 +129,12 @@ class Case:
         return self.variant.steps - 1 if self.mode is Mode.DECODE else 1
 
     @property
+    def metadata_tokens(self) -> int:
+        """`N` as far as metadata depends on it: in decode it does not, and the model's default stands for all."""
+        variant = self.model.default_variant if self.mode is Mode.DECODE else self.variant
+        return variant.draft_tokens
+
+    @property
     def fusion_in_force(self) -> bool:
         """The documented gate: P > 1, p == 64, 64 % P == 0 and K % P == 0."""
         pool = self.model.index_kpool

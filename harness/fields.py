@@ -49,7 +49,7 @@ class Dims:
             topk=geometry.topk,
             width=geometry.width,
             bucket=bucket,
-            draft_tokens=case.variant.draft_tokens,
+            draft_tokens=case.metadata_tokens,
             num_sms=geometry.num_sms,
             plan=geometry.plan,
         )

@@ -42,7 +42,7 @@ class Scale:
         return cls(
             mode=case.mode,
             pool=case.model.index_kpool,
-            draft_tokens=case.variant.draft_tokens,
+            draft_tokens=case.metadata_tokens,
             topk=geometry.topk,
             width=geometry.width,
             workers=geometry.num_sms,

@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from harness.case import Case, Model, Variant
+from harness.rounds import OWN_ORDER
 from harness.types import Drill, EngineKind, Kernel, Mode, Path, Precision
 
 EMBEDDED = "embedded"
@@ -355,6 +356,24 @@ class _Table:
         columns = self.rows[:, AXES.index("bucket")], self.rows[:, AXES.index("steps")]
         return np.asarray(np.array(buckets)[columns[0]] + np.array(steps)[columns[1]])
 
+    def references(self) -> NDArray[np.intp]:
+        """Return a number per row: rows of equal number have the same rounds and ordinary reference."""
+        orders = [value if value in OWN_ORDER else Drill.PLAIN for value in self._axes.values["drill"]]
+        flash = [value is Kernel.FLASHMLA_KV for value in self._axes.values["kernel"]]
+        rows = self.rows
+        keys = np.stack(
+            [
+                rows[:, AXES.index("model")],
+                rows[:, AXES.index("mode")],
+                rows[:, AXES.index("bucket")],
+                np.array([orders.index(order) for order in orders])[rows[:, AXES.index("drill")]],
+                np.array(flash)[rows[:, AXES.index("kernel")]],
+                rows[:, AXES.index("precision")],
+            ],
+            axis=1,
+        )
+        return np.asarray(np.unique(keys, axis=0, return_inverse=True)[1].reshape(-1))
+
     def not_applicable(self) -> tuple[tuple[str, str], ...]:
         """Return (number of combinations, reason) of what the constraints take out."""
         reasons = [constraint.reason for constraint in CONSTRAINTS]
@@ -370,7 +389,8 @@ class _Table:
 def _cover(table: _Table, axes: Axes) -> Iterator[Combination]:
     """Greedy cover: must-haves first, then pairs; each pick takes the row that covers most new pairs.
 
-    Deterministic: ties go to the row that proves more for its cost, then to the first.
+    Deterministic: near ties go to the row that proves more for its cost and to one whose ordinary
+    reference is driven anyway, then to the first.
     """
     rows, reluctance = table.rows, table.reluctance()
     pairs = list(combinations(range(len(AXES)), 2))
@@ -381,15 +401,20 @@ def _cover(table: _Table, axes: Axes) -> Iterator[Combination]:
         wanted[rows[:, one], rows[:, two]] = True
         open_[one, two] = wanted
     taken: list[int] = []
+    references = table.references()
+    driven = np.zeros(references.max() + 1, np.bool_)
 
     def pick(candidates: NDArray[np.intp]) -> int:
         gain = np.zeros(len(candidates), np.float64)
         for one, two in pairs:
             gain += open_[one, two][rows[candidates, one], rows[candidates, two]]
-        best = int(candidates[np.argmax(gain - reluctance[candidates])])
+        best = int(
+            candidates[np.argmax(gain - reluctance[candidates] + 1.5 * driven[references[candidates]])]
+        )
         for one, two in pairs:
             open_[one, two][rows[best, one], rows[best, two]] = False
         taken.append(best)
+        driven[references[best]] = True
         return best
 
     for must in axes.musts:

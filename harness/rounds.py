@@ -108,7 +108,7 @@ def padded_inputs(round_: Round, program: Program, model: Model, mode: Mode, dra
 def rounds_key(case: Case) -> tuple[object, ...]:
     """Return what a case's rounds depend on, besides the model: equal keys, equal programs."""
     order = case.drill if case.drill in OWN_ORDER else Drill.PLAIN
-    return case.engine, case.mode, case.variant.draft_tokens, case.bucket, case.seed, order
+    return case.engine, case.mode, case.metadata_tokens, case.bucket, case.seed, order
 
 
 def program(case: Case) -> Program:

@@ -21,6 +21,7 @@ from harness.casefile import load_models
 from harness.errors import UsageError
 from harness.findings import CaseResult
 from harness.matrix import Plan, Selection, covering_array, full_matrix
+from harness.ordinary import ordinary_of
 from harness.rounds import rounds_key
 from harness.types import EngineKind
 
@@ -29,6 +30,9 @@ if TYPE_CHECKING:
 
 GROUP = "replay_harness.suts"
 """Entry-point group under which systems under test register their factories."""
+
+LARGEST_GROUP = 16
+"""Cases of one group: more would leave the other workers idle at the end."""
 
 
 @dataclass(frozen=True)
@@ -70,23 +74,20 @@ def plan(options: RunOptions) -> Plan:
 
 def reference_key(case: Case) -> tuple[object, ...]:
     """Cases with equal keys have the same rounds and the same ordinary reference."""
-    return (
-        case.model.name,
-        case.engine,
-        case.sut,
-        case.variant,
-        case.kernel,
-        case.precision,
-        rounds_key(case),
-    )
+    return ordinary_of(case).id, case.engine, case.sut, rounds_key(case)
 
 
 def groups(cases: Iterable[Case]) -> list[tuple[Case, ...]]:
-    """Gather cases that share a reference, the heaviest groups first."""
+    """Gather cases that share a reference, at most `LARGEST_GROUP` together, the heaviest groups first."""
     gathered: dict[tuple[object, ...], list[Case]] = {}
     for case in cases:
         gathered.setdefault(reference_key(case), []).append(case)
-    return sorted((tuple(group) for group in gathered.values()), key=_weight, reverse=True)
+    parts = [
+        tuple(group[start : start + LARGEST_GROUP])
+        for group in gathered.values()
+        for start in range(0, len(group), LARGEST_GROUP)
+    ]
+    return sorted(parts, key=_weight, reverse=True)
 
 
 def _weight(group: tuple[Case, ...]) -> int:

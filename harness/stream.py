@@ -26,7 +26,7 @@ class Stream:
         """Start with an empty batch; `prefix` begins the rounds' names."""
         self.scale = Scale.of(case)
         self.bucket = bucket
-        self.fill = length_fill(case.mode, case.model.index_kpool, case.variant.draft_tokens)
+        self.fill = length_fill(case.mode, case.model.index_kpool, case.metadata_tokens)
         """Length of a padded row."""
         self.rounds: list[Round] = []
         self.tables: dict[str, NDArray[np.int32]] = {}

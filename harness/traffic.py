@@ -80,7 +80,7 @@ def _rng(case: Case, *purpose: object) -> np.random.Generator:
     """Return a generator seeded by everything that rounds may depend on."""
     geometry = msgspec.json.encode(case.geometry, order="deterministic")
     model = (case.model.name, case.model.index_kpool, geometry)
-    key = (*model, case.mode.value, case.variant.draft_tokens, case.bucket, case.seed, *purpose)
+    key = (*model, case.mode.value, case.metadata_tokens, case.bucket, case.seed, *purpose)
     digest = hashlib.sha256(repr(key).encode()).digest()
     return np.random.default_rng(np.frombuffer(digest, np.uint32))
 

@@ -80,7 +80,7 @@ def inputs_digest(case: Case, program: Program, round_: Round) -> str:
     The table enters as the model pages of each live row up to the row's last live column, which
     decide `req_to_token` there; what lies beyond is dead and may hold anything.
     """
-    model, tokens = case.model, case.variant.draft_tokens
+    model, tokens = case.model, case.metadata_tokens
     padded = round_.bucket - len(round_.lengths)
     lengths = [*round_.lengths, *[length_fill(case.mode, model.index_kpool, tokens)] * padded]
     requests = [*round_.requests, *[0] * padded]
@@ -101,7 +101,7 @@ def group_of(spec: FieldSpec, case: Case) -> str:
 
 def entry_key(case: Case, keyed: Keyed, group: str) -> str:
     """Return an entry's key, e.g. `decode/N6/bs4/<inputs>`; `group` as in `group_of`."""
-    context = (case.mode.value, f"N{case.variant.draft_tokens}", f"bs{keyed.round.bucket}")
+    context = (case.mode.value, f"N{case.metadata_tokens}", f"bs{keyed.round.bucket}")
     return "/".join((*filter(None, (*context, group)), keyed.inputs))
 
 
@@ -178,8 +178,8 @@ def collect(
     outputs: dict[str, Outputs] = {}
     if values:
         rounds = keyed_rounds(case, observation.program)
-        kept = policy.kept(len(rounds), case.variant.draft_tokens)
-        with_outputs = policy.kept_outputs(len(rounds), case.variant.draft_tokens)
+        kept = policy.kept(len(rounds), case.metadata_tokens)
+        with_outputs = policy.kept_outputs(len(rounds), case.metadata_tokens)
         for record in observation.rounds:
             keyed = round_of(rounds, record)
             if keyed.index in kept:
@@ -205,7 +205,7 @@ def _add_entries(
         if cell.step != 0 or cell.name not in fields:
             continue
         spec, value = fields[cell.name], observation.values[cell.value]
-        full = policy.full(spec, value, case.variant.draft_tokens, keyed.round.bucket)
+        full = policy.full(spec, value, case.metadata_tokens, keyed.round.bucket)
         stored = Stored.of(value.reshape(-1), full=full, samples=policy.sampled(spec))
         grouped.setdefault(group_of(spec, case), {})[cell.name] = stored
     for group, values in grouped.items():

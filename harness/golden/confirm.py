@@ -30,7 +30,7 @@ class Confirmation:
         """
         case = observation.case
         rounds = keyed_rounds(case, observation.program)
-        kept = policy.kept(len(rounds), case.variant.draft_tokens)
+        kept = policy.kept(len(rounds), case.metadata_tokens)
         for record in observation.rounds:
             keyed = round_of(rounds, record)
             refresh = last_refresh(record)
@@ -54,7 +54,7 @@ class Confirmation:
         if not open_cells:
             return
         inputs = padded_inputs(
-            keyed.round, observation.program, case.model, case.mode, case.variant.draft_tokens
+            keyed.round, observation.program, case.model, case.mode, case.metadata_tokens
         )
         full = self._oracle(keyed.dims, inputs)
         for cell in open_cells:
