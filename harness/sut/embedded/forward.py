@@ -12,6 +12,7 @@ import torch
 
 from harness.case import PHYSICAL_PAGE
 from harness.fields import Dims
+from harness.sut.embedded.bounds import RangeCheck
 from harness.sut.embedded.counter import HEADS
 from harness.sut.embedded.lengths import LengthReader, Lengths
 from harness.sut.embedded.metadata import DSAMetadata, present, present_plan, read_leaves
@@ -33,8 +34,6 @@ CHUNK_ELEMENTS = 1 << 25
 QUERY_PARTS = [INDEX_HEADS * INDEX_DIM, HEADS * LATENT, VOCABULARY]
 NO_WEIGHT = -1.0e30
 """Logit of a slot without a token."""
-CHECKSUM = 2_147_483_629
-"""A prime; the checksum of a location t is t * (t + CHECKSUM), summed in wrapping int64."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -65,13 +64,13 @@ class StepForward:
         self._position = position[None, :]
         self._descending = (self._rank - 1) - position[None, :]
         self._dead = torch.tensor(-1, dtype=self._composite, device=device)
-        self._guard = torch.tensor([self._guard_page, self._guard_token], dtype=torch.int32, device=device)
+        self._no_page = torch.full((1,), self._guard_page, dtype=torch.int32, device=device)
+        self._no_token = torch.full((1,), self._guard_token, dtype=torch.int64, device=device)
         self._no_weight = torch.tensor(NO_WEIGHT, device=device)
         self._page_start = torch.arange(columns, dtype=torch.int32, device=device)[None, :] * PHYSICAL_PAGE
         self._slot = torch.arange(self._picked * pool, dtype=torch.int32, device=device)[None, :]
         self._lane = torch.arange(pool, dtype=torch.int64, device=device)
         self._tail = torch.arange(max(pool - 1, 1), dtype=torch.int32, device=device)[None, :]
-        self._token_rank = torch.arange(VOCABULARY - 1, -1, -1, dtype=torch.int64, device=device)
         self._draft_position = _draft_positions(dims, device) if dims.expanded else None
         self._writer = PoolWriter(dims, requests, model.caches, device) if pool > 1 else None
         self._lengths = LengthReader(dims, self._keys, self._writer, device)
@@ -87,35 +86,36 @@ class StepForward:
         """Run draft step `step` on tokens int64 `[rows]`; `counter` int32 `[rows * heads]` or None.
 
         Returns `attention` float32 `[rows, heads * latent]`, `draft_token` int64 `[rows]`, `selected`
-        int64 `[rows]` (order-free checksum of the chosen locations) and `out_of_range` int32 `[1]`.
+        int64 `[rows]` (sum of the chosen locations' squares, in any order) and `out_of_range` int32 `[1]`.
         """
-        bad: list[torch.Tensor] = []
-        lengths = self._lengths.read(metadata, bad)
+        check = RangeCheck()
+        lengths = self._lengths.read(metadata, check)
         if self._writer is not None:
-            self._writer.write(present_plan(metadata), lengths.write_plan, req_to_token, bad)
+            self._writer.write(present_plan(metadata), lengths.write_plan, req_to_token, check)
         rows = self._dims.rows
-        position = step if self._draft_position is None else self._draft_position
-        query_row = token.index_select(0, lengths.query) + position
-        table = self._model.weights.queries.index_select(0, query_row)
+        query_row = token.index_select(0, lengths.query)
+        queries = self._model.weights.queries
+        if self._draft_position is None:
+            queries = queries[step:]
+        else:
+            query_row = query_row + self._draft_position
+        table = queries.index_select(0, query_row)
         index_query, query, bias = torch.split(table, QUERY_PARTS, dim=1)
-        scores = self._scores(metadata, lengths.keys, index_query, bad)
-        locations = self._locations(metadata, scores, lengths, bad)
+        scores = self._scores(metadata, lengths.keys, index_query, check)
+        locations, valid = self._locations(metadata, scores, lengths, check)
         kv = self._model.caches.kv.index_select(0, locations.reshape(-1)).view(rows, -1, LATENT).float()
-        valid = locations < self._guard_token
         attention = self._attend(query.reshape(rows, HEADS, LATENT), kv, valid)
         if counter is not None:
             attention = _count_arrivals(attention, counter)
-        # Sums of eighths times eightfold integers: exact, so the choice is the same on every device.
-        logits = torch.addmm(bias, kv.sum(1), self._model.weights.draft_head).to(torch.int64)
-        drafted = torch.add(self._token_rank, logits, alpha=VOCABULARY).argmax(1)
-        wide = locations.to(torch.int64)
+        # All numbers here are exact in float32 and no two logits are equal: every device drafts the same.
+        logits = torch.addmm(bias, kv.sum(1), self._model.weights.draft_head)
         return StepOutputs(
             read=read_leaves(metadata),
             computed={
                 "attention": attention.reshape(rows, -1),
-                "draft_token": drafted,
-                "selected": (wide * (wide + CHECKSUM)).sum(1),
-                "out_of_range": torch.stack(bad).sum(0, keepdim=True).to(torch.int32),
+                "draft_token": logits.argmax(1),
+                "selected": locations.square().sum(1),
+                "out_of_range": check.count(),
             },
         )
 
@@ -128,15 +128,14 @@ class StepForward:
         return present(metadata.pooled_real_page_table)
 
     def _scores(
-        self, metadata: DSAMetadata, lengths: torch.Tensor, query: torch.Tensor, bad: list[torch.Tensor]
+        self, metadata: DSAMetadata, lengths: torch.Tensor, query: torch.Tensor, check: RangeCheck
     ) -> torch.Tensor:
         """Return composite keys, `[rows, keys]`: (score, earlier position first), -1 past the length.
 
         No two live keys of a row are equal, so every device picks the same ones in the same order.
         """
-        pages = torch.where(self._page_start < lengths[:, None], self._key_pages(metadata), self._guard[0])
-        bounded = pages.clamp(0, self._guard_page)
-        bad.append((pages != bounded).sum())
+        pages = torch.where(self._page_start < lengths[:, None], self._key_pages(metadata), self._no_page)
+        bounded = check.clamp(pages, self._guard_page)
         rows = self._dims.rows
         chunk = max(1, CHUNK_ELEMENTS // (self._keys * INDEX_DIM))
         heads = query.reshape(rows, INDEX_HEADS, INDEX_DIM)
@@ -156,11 +155,11 @@ class StepForward:
         return torch.bmm(heads, keys.transpose(1, 2)).relu_().sum(1)
 
     def _locations(
-        self, metadata: DSAMetadata, scores: torch.Tensor, lengths: Lengths, bad: list[torch.Tensor]
-    ) -> torch.Tensor:
-        """Pick the best keys and map them, and the unpooled tail, to locations int32 `[rows, slots]`.
+        self, metadata: DSAMetadata, scores: torch.Tensor, lengths: Lengths, check: RangeCheck
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """Pick the best keys and map them, and the unpooled tail, to locations int64 `[rows, slots]`.
 
-        Slots without a token hold the guard location.
+        Returns them and which slots hold a token, bool; the others hold the guard location.
         """
         pool = self._dims.pool
         picked = scores.topk(self._picked, dim=1).indices
@@ -171,23 +170,19 @@ class StepForward:
         else:
             position = (picked[:, :, None] * pool + self._lane).view(picked.shape[0], -1)
             whole = lengths.keys[:, None] * pool
-            unpooled = (limit - whole).clamp(min=0)
-            kept = (position < torch.minimum(whole, limit)) & (self._slot < sparse - unpooled)
+            kept = (position < limit) & (self._slot < sparse - (limit - whole))
             tail = whole + self._tail
             valid = torch.cat((kept, (tail < limit) & (self._tail < sparse)), 1)
             mapped = metadata.page_table_1.gather(1, position)
             found = torch.cat((mapped, self._tail_locations(metadata, tail)), 1)
-        locations = torch.where(valid, found, self._guard[1])
-        bounded = locations.clamp(0, self._guard_token)
-        bad.append((locations != bounded).sum())
-        return bounded
+        return check.clamp(torch.where(valid, found, self._no_token), self._guard_token), valid
 
     def _tail_locations(self, metadata: DSAMetadata, tail: torch.Tensor) -> torch.Tensor:
         """Map the tail, which no pooled key stands for, through the physical pages; int64 `[rows, P - 1]`."""
         position = tail.clamp(max=self._dims.width - 1).to(torch.int64)
         column = position >> (PHYSICAL_PAGE.bit_length() - 1)
         page = metadata.real_page_table.gather(1, column)
-        return torch.add(position - column * PHYSICAL_PAGE, page, alpha=PHYSICAL_PAGE)
+        return torch.add(position & (PHYSICAL_PAGE - 1), page, alpha=PHYSICAL_PAGE)
 
     def _attend(self, query: torch.Tensor, kv: torch.Tensor, valid: torch.Tensor) -> torch.Tensor:
         """Softmax attention `[rows, heads, latent]`; no valid slot leaves guard rows, so zeros."""

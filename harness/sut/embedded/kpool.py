@@ -44,11 +44,10 @@ class KPoolFields:
         first = torch.div(plan.write_start, dims.pool, rounding_mode="floor")
         torch.mul(first, dims.pool, out=plan.tail_logical_start)
         pools = first[:, None] + self._candidate[None, :]
-        groups = torch.div(pools, PHYSICAL_PAGE, rounding_mode="floor")
-        columns = (groups * dims.pool).clamp(0, dims.pages - 1)
+        columns = ((pools >> (PHYSICAL_PAGE.bit_length() - 1)) * dims.pool).clamp(0, dims.pages - 1)
         table = metadata.real_page_table[:: dims.rows // dims.bucket]
         pages = table.gather(1, columns.to(torch.int64)) // dims.pool
-        torch.add(pages.to(torch.int64) * PHYSICAL_PAGE, pools - groups * PHYSICAL_PAGE, out=plan.write_loc)
+        torch.add(pools & (PHYSICAL_PAGE - 1), pages, alpha=PHYSICAL_PAGE, out=plan.write_loc)
         if dims.expanded:
             lengths, pooled = present(plan.seqlens_per_q), present(plan.pool_seqlens_per_q)
             visible = (plan.write_start[:, None] + self._token[None, :]).reshape(-1)

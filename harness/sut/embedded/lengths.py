@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import torch
 
 from harness.fields import Dims, plan_is_written
+from harness.sut.embedded.bounds import RangeCheck
 from harness.sut.embedded.metadata import DSAMetadata, present, present_plan
 from harness.sut.embedded.planners import SEGMENT
 from harness.sut.embedded.pooling import PoolWriter
@@ -41,23 +42,24 @@ class LengthReader:
         repeat = rows // dims.bucket
         self._request_of_row = torch.arange(dims.bucket, device=device).repeat_interleave(repeat)
         self._plan_is_read = plan_is_written(dims)
+        self._per_query = dims.expanded and dims.pool > 1
         write_plan = writer.bounds if writer is not None else []
         # The schedule only deals work to workers, which this forward has none of: bounded, not followed.
         rest = [max(rows, -(-dims.width // SEGMENT))] * (2 * (dims.num_sms + 1))
         rest += [rows] if self._plan_is_read else []
-        bounds = [dims.width] * (2 * dims.bucket + 4 * rows) + [keys] * rows + [rows - 1] * rows
-        self._upper = torch.tensor(bounds + write_plan + rest, dtype=torch.int32, device=device)
+        bounds = [dims.width] * (2 * dims.bucket + 3 * rows) + [keys] * rows + [rows - 1] * rows
+        per_query = [dims.width] * rows if self._per_query else []
+        self._upper = torch.tensor(bounds + write_plan + per_query + rest, dtype=torch.int32, device=device)
         self._lower = torch.zeros_like(self._upper)
-        self._sizes = [dims.bucket] * 2 + [rows] * 6 + [len(write_plan), len(rest)]
+        self._sizes = [dims.bucket] * 2 + [rows] * 5 + [len(write_plan), len(per_query), len(rest)]
 
-    def read(self, metadata: DSAMetadata, bad: list[torch.Tensor]) -> Lengths:
-        """Return the bounded lengths; append the count of what was out of range to `bad`."""
+    def read(self, metadata: DSAMetadata, check: RangeCheck) -> Lengths:
+        """Return the lengths as `check` bounds them."""
         cu_k, sparse_cu = metadata.cu_seqlens_k, metadata.dsa_cu_seqlens_k
         parts = [
             metadata.cache_seqlens_int32,
             cu_k[1:] - cu_k[:-1],
             metadata.dsa_seqlens_expanded,
-            self._query_lengths(metadata),
             metadata.dsa_cache_seqlens_int32,
             sparse_cu[1:] - sparse_cu[:-1],
             self._key_lengths(metadata),
@@ -65,31 +67,27 @@ class LengthReader:
         ]
         if self._writer is not None:
             parts += self._writer.read(present_plan(metadata))
+        if self._per_query:
+            parts.append(present(present_plan(metadata).seqlens_per_q))
         parts.append(self._schedule(metadata).reshape(-1))
         if self._plan_is_read:
             parts.append(metadata.topk_v2_plan[0, 1:])
-        found = torch.cat(parts)
-        bounded = torch.clamp(found, self._lower, self._upper)
-        bad.append((found != bounded).sum())
-        lengths, spans, visible, per_query, sparse, sparse_spans, keys, query, write_plan, _ = torch.split(
+        bounded = check.clamp_each(torch.cat(parts), self._lower, self._upper)
+        lengths, spans, visible, sparse, sparse_spans, keys, query, write_plan, per_query, _ = torch.split(
             bounded, self._sizes
         )
         limit = torch.minimum(lengths, spans)
         if self._dims.expanded:
             limit = limit.index_select(0, self._request_of_row)
+        if self._per_query:
+            visible = torch.minimum(visible, per_query)
         return Lengths(
-            limit=torch.minimum(limit, torch.minimum(visible, per_query)),
+            limit=torch.minimum(limit, visible),
             sparse=torch.minimum(sparse, sparse_spans),
             keys=keys,
             query=query,
             write_plan=write_plan,
         )
-
-    def _query_lengths(self, metadata: DSAMetadata) -> torch.Tensor:
-        """Return what each query row sees, tokens, by the write plan where that has it; int32 `[rows]`."""
-        if self._dims.pool > 1 and self._dims.expanded:
-            return present(present_plan(metadata).seqlens_per_q)
-        return metadata.dsa_seqlens_expanded
 
     def _key_lengths(self, metadata: DSAMetadata) -> torch.Tensor:
         """Return how many index keys each row sees, int32 `[rows]`."""

@@ -19,16 +19,20 @@ SPLIT_OVERHEAD = 5
 
 
 class Planners:
-    """The planners of one geometry; all inputs are int32 lengths `[rows]` on `device`."""
+    """The planners of one bucket; all inputs are int32 lengths on `device`, of at most `dims.rows` rows."""
 
     def __init__(self, dims: Dims, device: torch.device) -> None:
         self._rule = dims.plan
         self._workers = dims.num_sms
-        self._worker = torch.arange(dims.num_sms + 1, dtype=torch.int64, device=device)
-        candidates = dims.plan.candidates
-        self._thresholds = torch.tensor([t for t, _ in candidates], dtype=torch.int64, device=device)
-        self._most = torch.tensor([most for _, most in candidates], dtype=torch.int64, device=device)
-        self._zero = torch.zeros(1, dtype=torch.int64, device=device)
+        worker = torch.arange(dims.num_sms + 1, dtype=torch.int32, device=device)
+        self._worker, self._longer = worker, worker - dims.num_sms
+        thresholds, most = zip(*dims.plan.candidates, strict=True)
+        self._thresholds = torch.tensor(thresholds, dtype=torch.int32, device=device)
+        self._most = torch.tensor(most, dtype=torch.int64, device=device)
+        self._row = torch.arange(dims.rows + 1, dtype=torch.int32, device=device)
+        self._zero = torch.zeros(1, dtype=torch.int32, device=device)
+        self._nothing = torch.zeros(1, dtype=torch.int64, device=device)
+        self._below_all = torch.full((1,), -1, dtype=torch.int32, device=device)
 
     def write_schedule(self, context: torch.Tensor, out: torch.Tensor) -> None:
         """Deal the segments of `context` to the workers; write their starts, int32 `[num_sms + 1, 2]`.
@@ -36,15 +40,14 @@ class Planners:
         A start is (row, segment within it). The last `total % num_sms` workers get one segment more,
         and the last entry ends the list.
         """
-        lengths = context.to(torch.int64).reshape(-1)
-        ends = torch.cumsum((lengths + (SEGMENT - 1)) // SEGMENT, 0)
+        segments = (context.reshape(-1) + (SEGMENT - 1)) >> (SEGMENT.bit_length() - 1)
+        ends = torch.cumsum(segments, 0, dtype=torch.int32)
         total = ends[-1:]
-        each = total // self._workers
-        longer_from = self._workers - (total - each * self._workers)
-        starts = self._worker * each + (self._worker - longer_from).clamp(min=0)
+        later = (self._longer + total % self._workers).clamp(min=0)
+        starts = torch.addcmul(later, self._worker, total // self._workers)
         rows = torch.searchsorted(ends, starts, right=True)
-        before = torch.cat((self._zero, ends))
-        out.copy_(torch.stack((rows, starts - before[rows]), 1))
+        before = torch.cat((self._zero, ends)).index_select(0, rows)
+        out.copy_(torch.stack((rows, starts - before), 1))
 
     def plans(self, rows: int) -> bool:
         """Return whether a plan of this many rows is written at all."""
@@ -59,18 +62,17 @@ class Planners:
         rows = lengths.shape[0]
         if not self.plans(rows):
             return
-        wide = lengths.to(torch.int64)
-        counts = (wide[None, :] > self._thresholds[:, None]).sum(1)
+        # One row more that is never chosen: such rows write the header, all the same value, in any order.
+        padded = torch.cat((lengths, self._below_all))
+        counts = (padded > self._thresholds[:, None]).sum(1)
         threshold = torch.where(counts <= self._most, self._thresholds, self._thresholds[-1:]).amin(0, True)
-        chosen = wide > threshold
+        chosen = padded > threshold
         rank = torch.cumsum(chosen, 0)
         count = rank[-1:]
         header = torch.stack((threshold, count), 1)
-        body = torch.stack((torch.arange(rows, device=wide.device), wide), 1)
-        # Rows that are not chosen write the header once more: the same value, so any order is right.
-        target = torch.where(chosen, count + 1 - rank, 0)
-        values = torch.cat((header, torch.where(chosen[:, None], body, header))).to(torch.int32)
-        out.index_copy_(0, torch.cat((self._zero, target)), values)
+        body = torch.stack((self._row[: rows + 1], padded), 1)
+        target = torch.where(chosen, count + 1 - rank, self._nothing)
+        out.index_copy_(0, target, torch.where(chosen[:, None], body, header).to(torch.int32))
 
     def flashmla(self, lengths: torch.Tensor) -> FlashMLAMetadata:
         """Return a stand-in for FlashMLA's tile plan of sparse `lengths`, in new tensors.
@@ -83,7 +85,7 @@ class Planners:
         ends = torch.cumsum(blocks, 0)
         begins = ends - blocks
         share = (ends[-1:] + (self._workers - 1)) // self._workers
-        cuts = torch.minimum(self._worker * share, ends[-1:])
+        cuts = torch.minimum(self._worker.to(torch.int64) * share, ends[-1:])
         first = torch.searchsorted(ends, cuts[:-1], right=True).clamp(max=blocks.shape[0] - 1)
         last = torch.searchsorted(ends, cuts[1:] - 1, right=True).clamp(max=blocks.shape[0] - 1)
         leading = begins // share
@@ -101,5 +103,5 @@ class Planners:
         )
         return FlashMLAMetadata(
             flashmla_metadata=torch.stack(tiles, 1).to(torch.int32),
-            num_splits=torch.cat((self._zero, torch.cumsum(splits, 0))).to(torch.int32),
+            num_splits=torch.cat((self._nothing, torch.cumsum(splits, 0))).to(torch.int32),
         )

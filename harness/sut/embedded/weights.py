@@ -44,7 +44,7 @@ class Weights:
     queries: torch.Tensor
     """`[QUERIES, INDEX_HEADS * INDEX_DIM + HEADS * LATENT + VOCABULARY]`: index query, query, draft bias."""
     draft_head: torch.Tensor
-    """`[LATENT, VOCABULARY]`, multiples of 8: a sum of KV rows gives whole logits."""
+    """`[LATENT, VOCABULARY]`, 8 or -8: sums of KV rows give whole numbers, told apart by the bias."""
 
     @classmethod
     def seeded(cls, seed: int, device: torch.device) -> Weights:
@@ -53,9 +53,11 @@ class Weights:
         entries = rng.integers(-INDEX_LARGEST, INDEX_LARGEST + 1, (QUERIES, INDEX_HEADS, INDEX_DIM))
         index = entries * np.array(HEAD_WEIGHTS)[None, :, None]
         attention = rng.normal(size=(QUERIES, HEADS * LATENT))
-        bias = rng.integers(-200, 201, (QUERIES, VOCABULARY))
+        # A fraction of its own for every token: no two logits of a row can be equal.
+        ties = np.arange(VOCABULARY)[::-1] / VOCABULARY
+        bias = rng.integers(-50, 51, (QUERIES, VOCABULARY)) + ties
         table = np.concatenate([index.reshape(QUERIES, -1), attention, bias], axis=1)
-        head = rng.integers(-7, 8, (LATENT, VOCABULARY)) * 8
+        head = rng.choice((-8, 8), (LATENT, VOCABULARY))
         return cls(_tensor(table, torch.float32, device), _tensor(head, torch.float32, device))
 
     def target(self, seed: int) -> Weights:
@@ -69,7 +71,7 @@ class Weights:
         tokens = np.flatnonzero(rng.random(QUERIES) < DISSENT)
         successors = rng.integers(0, VOCABULARY, tokens.size) - VOCABULARY
         for token, successor in zip(tokens.tolist(), successors.tolist(), strict=True):
-            queries[token, successor] += 1 << 20
+            queries[token, successor] += 1 << 16
         return Weights(queries, self.draft_head)
 
 

@@ -16,7 +16,7 @@ from tests.helpers import make_case, tiny_model
 from tests.sut.embedded.support import PATHS, built, no_span, random_inputs
 
 ROUNDS = ((4, 4, 1), (8, 5, 2), (4, 2, 3))
-MOST_NODES = {1: 60, 4: 100}
+MOST_NODES = {1: 50, 4: 85}
 """Operations of one draft step, by P."""
 
 Results = list[dict[str, torch.Tensor]]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
 
 import numpy as np
@@ -10,7 +11,6 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from harness.fields import Dims
 from harness.oracle import schedule, topk_plan
 from harness.sut.embedded.planners import Planners
 from tests.helpers import PLAN, make_dims
@@ -20,8 +20,7 @@ LENGTHS = st.lists(st.integers(0, 3000), min_size=1, max_size=70)
 
 
 def planners(workers: int = 8) -> Planners:
-    dims = make_dims()
-    return Planners(Dims(**{**vars(dims), "num_sms": workers}), CPU)
+    return Planners(dataclasses.replace(make_dims(bucket=80), num_sms=workers), CPU)
 
 
 @given(lengths=LENGTHS, workers=st.integers(1, 40))
