@@ -171,6 +171,11 @@ def _musts(
             "bucket": bucket,
             "steps": max(values["steps"], key=str),
         }
+    for model, path in product(models, values["path"]):
+        # The least cell of each model in which mixed-up rows and steps can show.
+        middle = values["bucket"][len(values["bucket"]) // 2]
+        depth = max(model.default_variant.steps, 3)
+        yield decode | {"model": model.name, "path": path, "bucket": middle, "steps": depth}
     for mode, path, fusion in product(values["mode"], values["path"], values["fusion"]):
         yield {"mode": mode, "path": path, "fusion": fusion}
     if embedded:
@@ -225,12 +230,11 @@ def uncovered(
     table = _Table(axes, models)
     have = np.array([table.encode(combination_of(case)) for case in cases])
     pairs: list[Mapping[str, object]] = []
-    for one, two in combinations(range(len(AXES)), 2):
-        wanted = {tuple(pair) for pair in np.unique(table.rows[:, (one, two)], axis=0).tolist()}
-        missing = wanted - {tuple(pair) for pair in have[:, (one, two)].tolist()}
+    for (one, two), missing_pairs in _pair_tables(table.rows, axes).items():
+        missing_pairs[have[:, one], have[:, two]] = False
+        missing = np.argwhere(missing_pairs).tolist()
         pairs += [
-            {AXES[one]: axes.values[AXES[one]][a], AXES[two]: axes.values[AXES[two]][b]}
-            for a, b in sorted(missing)
+            {AXES[one]: axes.values[AXES[one]][a], AXES[two]: axes.values[AXES[two]][b]} for a, b in missing
         ]
     musts = [
         must for must in axes.musts if table.matching(must).any() and not table.matching(must, have).any()
@@ -300,18 +304,16 @@ class _Table:
         self._axes = axes
         package = Path.RELEASED in axes.values["path"]
         sizes = [len(axes.values[name]) for name in AXES]
-        grid = np.indices(sizes).reshape(len(AXES), -1).T.astype(np.int16)
-        self._reasons = np.zeros(len(grid), np.int8)
+        grid = np.indices(sizes, np.int16).reshape(len(AXES), -1).T
         names = [
             name for name in AXES if name in ("model", "path", "steps", "mode", "bucket", "drill", "kernel")
         ]
-        columns = [AXES.index(name) for name in names]
-        distinct, inverse = np.unique(grid[:, columns], axis=0, return_inverse=True)
         allowed = {model.name: {v.steps for v in model.variants} for model in models.values()}
         own = {model.name: set(model.buckets) for model in models.values()}
-        verdicts = np.zeros(len(distinct), np.int8)
-        for index, row in enumerate(distinct.tolist()):
-            values = {name: axes.values[name][i] for name, i in zip(names, row, strict=True)}
+        constrained = [len(axes.values[name]) if name in names else 1 for name in AXES]
+        verdicts = np.zeros(np.prod(constrained), np.int8)
+        for index, row in enumerate(product(*(axes.values[name] for name in names))):
+            values = dict(zip(names, row, strict=True))
             if values["steps"] not in allowed[str(values["model"])]:
                 verdicts[index] = len(CONSTRAINTS) + 1
             elif values["bucket"] not in own[str(values["model"])]:
@@ -320,7 +322,7 @@ class _Table:
                 applies = package or not constraint.packages_only
                 if not verdicts[index] and applies and constraint.forbids(values, models):
                     verdicts[index] = number
-        self._reasons = verdicts[inverse.reshape(-1)]
+        self._reasons = np.broadcast_to(verdicts.reshape(constrained), sizes).reshape(-1)
         self.rows: NDArray[np.int16] = grid[self._reasons == 0]
 
     def combination(self, row: int) -> Combination:
@@ -361,18 +363,15 @@ class _Table:
         orders = [value if value in OWN_ORDER else Drill.PLAIN for value in self._axes.values["drill"]]
         flash = [value is Kernel.FLASHMLA_KV for value in self._axes.values["kernel"]]
         rows = self.rows
-        keys = np.stack(
-            [
-                rows[:, AXES.index("model")],
-                rows[:, AXES.index("mode")],
-                rows[:, AXES.index("bucket")],
-                np.array([orders.index(order) for order in orders])[rows[:, AXES.index("drill")]],
-                np.array(flash)[rows[:, AXES.index("kernel")]],
-                rows[:, AXES.index("precision")],
-            ],
-            axis=1,
+        keys = (
+            rows[:, AXES.index("model")],
+            rows[:, AXES.index("mode")],
+            rows[:, AXES.index("bucket")],
+            np.array([orders.index(order) for order in orders])[rows[:, AXES.index("drill")]],
+            np.array(flash, np.int16)[rows[:, AXES.index("kernel")]],
+            rows[:, AXES.index("precision")],
         )
-        return np.asarray(np.unique(keys, axis=0, return_inverse=True)[1].reshape(-1))
+        return np.ravel_multi_index(keys, [int(key.max()) + 1 for key in keys])
 
     def not_applicable(self) -> tuple[tuple[str, str], ...]:
         """Return (number of combinations, reason) of what the constraints take out."""
@@ -386,6 +385,17 @@ class _Table:
         )
 
 
+def _pair_tables(rows: NDArray[np.int16], axes: Axes) -> dict[tuple[int, int], NDArray[np.bool_]]:
+    """Return, for every two axes, which pairs of their values some row has."""
+    sizes = [len(axes.values[name]) for name in AXES]
+    tables = {}
+    for one, two in combinations(range(len(AXES)), 2):
+        found = np.zeros((sizes[one], sizes[two]), np.bool_)
+        found[rows[:, one], rows[:, two]] = True
+        tables[one, two] = found
+    return tables
+
+
 def _cover(table: _Table, axes: Axes) -> Iterator[Combination]:
     """Greedy cover: must-haves first, then pairs; each pick takes the row that covers most new pairs.
 
@@ -393,13 +403,8 @@ def _cover(table: _Table, axes: Axes) -> Iterator[Combination]:
     reference is driven anyway, then to the first.
     """
     rows, reluctance = table.rows, table.reluctance()
-    pairs = list(combinations(range(len(AXES)), 2))
-    sizes = [len(axes.values[name]) for name in AXES]
-    open_: dict[tuple[int, int], NDArray[np.bool_]] = {}
-    for one, two in pairs:
-        wanted = np.zeros((sizes[one], sizes[two]), np.bool_)
-        wanted[rows[:, one], rows[:, two]] = True
-        open_[one, two] = wanted
+    open_ = _pair_tables(rows, axes)
+    pairs = list(open_)
     taken: list[int] = []
     references = table.references()
     driven = np.zeros(references.max() + 1, np.bool_)
