@@ -64,6 +64,7 @@ class Loaded:
                 self._simulate(patches, geometry)
             else:
                 cuda.declare_launches(patches, self.seams, geometry.plan)
+            self._replace_absent(patches, geometry)
             yield patches
 
     def _simulate(self, patches: Patches, geometry: Geometry) -> None:
@@ -79,14 +80,19 @@ class Loaded:
         patches.attribute(
             found.copies, "_jit_fused_metadata_copy_multi_module", lambda *_: standins.CopyModule()
         )
-        planner = SimpleNamespace(get_mla_metadata=standins.flashmla_planner(geometry.num_sms))
-        patches.item(sys.modules, found.flashmla, planner)
-        utils = standins.flashinfer_utils(geometry)
-        patches.attribute(found.counters.flashinfer, "utils", utils)
         for function in found.cached:
             function.cache_clear()
             patches.callback(function.cache_clear)
         self.interpreter.intercept(patches)
+
+    def _replace_absent(self, patches: Patches, geometry: Geometry) -> None:
+        """Stand in for callees of packages that are not installed."""
+        found = self.seams
+        if self.simulated or not found.has_flashmla():
+            planner = SimpleNamespace(get_mla_metadata=standins.flashmla_planner(geometry.num_sms))
+            patches.item(sys.modules, found.flashmla, planner)
+        if self.simulated or isinstance(found.counters.flashinfer, PlaceholderModule):
+            patches.attribute(found.counters.flashinfer, "utils", standins.flashinfer_utils(geometry))
 
 
 def load(version: str | None, device: torch.device) -> Loaded:
@@ -121,8 +127,10 @@ def _load_real(site: Site) -> Loaded:
     sys.path.append(str(site.folder))  # packages beside SGLang; installed ones win
     shim = Shim(site.folder, {})
     found = _import(site, shim.active(), shim)
-    absent = f"packages never called: {', '.join(shim.names())}"
-    return Loaded(site, False, found, _facts(site, found, "everything called", absent), shim, None)
+    absent = [] if found.has_flashmla() else ["FlashMLA planner"]
+    absent += ["KV counter size"] if "flashinfer" in shim.names() else []
+    stand_ins = f"{', '.join(absent) or 'none'}; packages never called: {', '.join(shim.names())}"
+    return Loaded(site, False, found, _facts(site, found, "all other code", stand_ins), shim, None)
 
 
 def _load_simulated(site: Site) -> Loaded:

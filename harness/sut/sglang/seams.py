@@ -7,6 +7,7 @@ lacks one cannot be driven: the error names the first that is missing.
 from __future__ import annotations
 
 import importlib
+import importlib.util
 from dataclasses import dataclass
 from types import ModuleType
 from typing import Any
@@ -73,6 +74,11 @@ class Seams:
     """Name of the pool attribute that holds pooled keys per index page."""
     cached: tuple[Any, ...]
     """Cached functions whose answers depend on the device that is simulated."""
+
+    def has_flashmla(self) -> bool:
+        """Return whether the package that FlashMLA's planner comes from is installed."""
+        package = "sgl_kernel" if self.flashmla.startswith("sgl_kernel") else "flash_mla"
+        return importlib.util.find_spec(package) is not None
 
 
 def find(version: str) -> Seams:

@@ -23,8 +23,6 @@ from harness.sut.sglang.interpreted import opaque
 SEGMENT = 256
 """Positions that one segment of the paged-MQA schedule covers."""
 
-Ints = NDArray[np.int64]
-
 
 def paged_mqa_schedule(
     context_lens: torch.Tensor, block_kv: int, num_sms: int, indices: torch.Tensor | None = None
@@ -170,17 +168,16 @@ def flashmla_planner(num_sms: int) -> Callable[..., tuple[torch.Tensor, torch.Te
     """Return a planner with the call of FlashMLA's `get_mla_metadata`, made for `num_sms` workers.
 
     Not FlashMLA's algorithm: an even split of 64-token blocks over the workers, which depends on every
-    row's length as the real one does. Tiles are int32 `[num_sms, 8]`, splits int32 `[rows + 1]`.
+    row's length as the real one does. Tiles are int32 `[num_sms, 8]`, splits int32 `[rows + 1]`. It runs
+    where the lengths lie, without reading them on the host, so a graph can hold it.
     """
 
     def get_mla_metadata(cache_seqlens: torch.Tensor, **_: Any) -> tuple[torch.Tensor, torch.Tensor]:
-        tiles = torch.empty((num_sms, 8), dtype=torch.int32)
-        splits = torch.empty(cache_seqlens.shape[0] + 1, dtype=torch.int32)
+        tiles = cache_seqlens.new_empty((num_sms, 8), dtype=torch.int32)
+        splits = cache_seqlens.new_empty(cache_seqlens.shape[0] + 1, dtype=torch.int32)
 
         def run() -> tuple[Written, ...]:
-            tile_values, split_values = _split_blocks(cache_seqlens.numpy().astype(np.int64), num_sms)
-            tiles.numpy()[:] = tile_values
-            splits.numpy()[:] = split_values
+            _split_blocks(cache_seqlens, tiles, splits)
             return (Written(tiles), Written(splits))
 
         opaque("flash_mla.get_mla_metadata", (cache_seqlens, tiles, splits), run)
@@ -189,20 +186,25 @@ def flashmla_planner(num_sms: int) -> Callable[..., tuple[torch.Tensor, torch.Te
     return get_mla_metadata
 
 
-def _split_blocks(lengths: Ints, workers: int) -> tuple[Ints, Ints]:
-    ends = np.cumsum(np.maximum(-(-lengths // 64), 1))
-    bounds = np.arange(workers + 1) * ends[-1] // workers
+def _split_blocks(lengths: torch.Tensor, tiles: torch.Tensor, splits: torch.Tensor) -> None:
+    """Fill tiles, by worker (first row, token in it, last row, token in it), and splits, offsets by row."""
+    ends = torch.cumsum(torch.clamp((lengths.to(torch.int64) + 63) // 64, min=1), 0)
+    offsets = torch.nn.functional.pad(ends, (1, 0))
+    workers = tiles.shape[0]
+    bounds = torch.arange(workers + 1, device=lengths.device) * ends[-1] // workers
     starts, stops = bounds[:-1], bounds[1:]
-    offsets = np.concatenate(([0], ends))
-    first = np.minimum(np.searchsorted(ends, starts, side="right"), len(ends) - 1)
-    last = np.searchsorted(ends, np.maximum(stops - 1, 0), side="right")
-    tiles = np.zeros((workers, 8), np.int64)
-    tiles[:, 0], tiles[:, 1] = first, (starts - offsets[first]) * 64
-    tiles[:, 2], tiles[:, 3] = last, (stops - offsets[last]) * 64
-    # A row has one split for each worker border strictly inside it, and one more.
-    borders = np.unique(bounds[1:-1])
-    inside = np.searchsorted(borders, ends) - np.searchsorted(borders, offsets[:-1], side="right")
-    return tiles, np.concatenate(([0], np.cumsum(inside + 1)))
+    first = torch.searchsorted(ends, starts, right=True)
+    last = torch.searchsorted(ends, torch.clamp(stops - 1, min=0), right=True)
+    columns = (first, (starts - offsets[first]) * 64, last, (stops - offsets[last]) * 64)
+    tiles.zero_()
+    tiles[:, :4] = torch.stack(columns, 1)
+    # A row has a split for each worker border strictly inside it, and one more.
+    inner = bounds[1:-1].contiguous()
+    inside = torch.searchsorted(inner, ends) - torch.searchsorted(
+        inner, offsets[:-1].contiguous(), right=True
+    )
+    splits[:1] = 0
+    splits[1:] = torch.cumsum(torch.clamp(inside, min=0) + 1, 0)
 
 
 def counter_bytes(query_rows: int, heads: int, num_sms: int) -> int:
