@@ -79,8 +79,10 @@ def _allowed(kind: type[msgspec.Struct], where: str, text: str) -> str:
     """Say which keys the table at `where` may have, or which values an enumeration has."""
     inner: Any = kind
     for name in re.findall(r"\.(\w+)", where):
-        hint = get_type_hints(inner)[name]
+        hint = get_type_hints(inner).get(name)
         parts = [part for part in (hint, *get_args(hint)) if isinstance(part, type)]
+        if not parts:  # inside a plain array: msgspec has said it all
+            return ""
         inner = next(part for part in parts if part is not type(None))
     if "unknown field" in text or "missing required" in text:
         return f"; its keys are {', '.join(inner.__struct_fields__)}"

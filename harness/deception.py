@@ -87,7 +87,7 @@ def deceive_single(stream: Stream, opening: Opening) -> None:
     stream.emit("longer within the same page and segment")
 
     former, stream.requests = stream.requests, resident
-    stream.lengths = [scale.topk + scale.unit + 4]
+    stream.lengths = [scale.clip(scale.topk + scale.unit + 4)]
     stream.emit("the other request's turn, beyond K")
     stream.pages.release(former)
 
@@ -102,7 +102,7 @@ def deceive_single(stream: Stream, opening: Opening) -> None:
     _jump(stream, 0, scale.stride)
     stream.emit("jump by whole pages, the last page taken along")
 
-    stream.lengths = [scale.topk + 3]
+    stream.lengths = [scale.clip(scale.topk + 3)]
     _accept_otherwise(stream)
     stream.emit("a little beyond K")
 
@@ -133,7 +133,7 @@ def _beyond_topk(stream: Stream, roles: Roles) -> None:
     """Lengthen rows that are at K or beyond, and exchange the request rows of two requests."""
     scale = stream.scale
     if stream.lengths[roles.topk] >= scale.topk:
-        stream.lengths[roles.topk] = scale.topk + 3
+        stream.lengths[roles.topk] = scale.clip(scale.topk + 3)
     if stream.live >= MANY:
         stream.lengths[roles.tall] += PHYSICAL_PAGE
     _lengthen(stream, roles.small, scale.unit + (2 if scale.mode is Mode.DECODE else 1))
