@@ -84,7 +84,10 @@ def _candidates(version: str, gpu: bool) -> Iterator[Site]:
     spec = importlib.util.find_spec("sglang")
     if spec is not None and spec.submodule_search_locations:
         folder = Path(next(iter(spec.submodule_search_locations))).parent
-        yield Site(folder, importlib.metadata.version("sglang"), slim=False)
+        if (folder / "site.json").is_file():
+            yield _slim_site(folder, "slim site on the import path")
+        else:
+            yield Site(folder, importlib.metadata.version("sglang"), slim=False)
     if named := os.environ.get(SITE_VARIABLE):
         yield _slim_site(Path(named), f"environment variable {SITE_VARIABLE}")
     names = (f"sglang-{version}-gpu312", f"sglang-{version}")

@@ -127,6 +127,9 @@ def test_installed_package_comes_first_then_the_variable_then_the_folder(
     monkeypatch.setattr(importlib.metadata, "version", lambda name: "2.0")
     assert site.locate(None) == site.Site(tmp_path / "installed", "2.0", slim=False)
     assert site.locate("1.0").folder == named
+    Spec.submodule_search_locations = (str(named / "sglang"),)
+    assert site.locate(None) == site.Site(named, "1.0", slim=True)
+    Spec.submodule_search_locations = (str(tmp_path / "installed" / "sglang"),)
     with pytest.raises(UsageError, match=r"found 2.0 in .*, 1.0 in"):
         site.locate("3.0")
 
