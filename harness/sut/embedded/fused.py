@@ -51,8 +51,6 @@ class FusedBuilder:
     def _tables(self, inputs: DeviceInputs, out: BaseFields) -> None:
         """Gather whole physical pages of the request table: their tokens, and their first token's page."""
         dims = self._dims
-        if dims.width % PHYSICAL_PAGE:
-            raise ValueError(f"a width of {dims.width} tokens is not a multiple of {PHYSICAL_PAGE}")
         strips = inputs.req_to_token.view(-1, PHYSICAL_PAGE)
         strip = inputs.req_pool_indices[:, None] * dims.pages + self._page[None, :]
         repeat = dims.rows // dims.bucket

@@ -7,6 +7,7 @@ from typing import Protocol
 
 import torch
 
+from harness.errors import CaseError
 from harness.sut.embedded.precompute import DeviceInputs
 from harness.sut.embedded.route import Action, RouteLog
 from harness.sut.embedded.single import SingleBackend
@@ -147,7 +148,7 @@ class Shared:
 
 
 def strategy_for(path: Path, span: SpanRecorder, log: RouteLog) -> RefreshStrategy:
-    """Return the strategy of a chosen path; `released` belongs to packages and raises ValueError."""
+    """Return the strategy of a chosen path. Raises CaseError for `released`, which only packages have."""
     if path is Path.INDEPENDENT:
         return Independent()
     if path is Path.SIBLING_COPY:
@@ -156,4 +157,4 @@ def strategy_for(path: Path, span: SpanRecorder, log: RouteLog) -> RefreshStrate
         return MultiDestinationCopy(span, log)
     if path in (Path.SHARED, Path.SHARED_IN_GRAPH):
         return Shared(in_graph=path is Path.SHARED_IN_GRAPH)
-    raise ValueError(f"the embedded system has no path {path.value}")
+    raise CaseError(f"the embedded system has no path {path.value}: it is what a package chooses by itself")

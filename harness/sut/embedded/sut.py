@@ -10,6 +10,7 @@ import torch
 
 from harness.case import Case
 from harness.engine.protocol import Engine
+from harness.errors import CaseError
 from harness.fields import Dims, row_lengths, write_starts
 from harness.observation import Expectation
 from harness.rounds import Inputs
@@ -20,9 +21,9 @@ from harness.sut.embedded.inputs import PersistentInputs
 from harness.sut.embedded.multistep import MultiStepBackend
 from harness.sut.embedded.planners import Planners
 from harness.sut.embedded.single import BucketTools
-from harness.sut.embedded.weights import Caches, Weights
+from harness.sut.embedded.weights import MOST_STEPS, Caches, Weights
 from harness.sut.protocol import SpanRecorder, StepOutputs, StepRoots
-from harness.types import Mode
+from harness.types import Kernel, Mode
 
 
 class EmbeddedSut:
@@ -32,7 +33,11 @@ class EmbeddedSut:
     tolerates_poison = True
 
     def __init__(self, case: Case, engine: Engine, span: SpanRecorder, model: Model | None = None) -> None:
-        """Build for a case; `model` is one that another system of the same model and geometry has."""
+        """Build for a case; `model` is one that another system of the same model and geometry has.
+
+        Raises CaseError for what this system cannot be.
+        """
+        _check(case)
         self._case = case
         self._device = engine.device
         self._span = span
@@ -149,6 +154,20 @@ class EmbeddedSut:
             fused = self._case.fusion_in_force
             self._tools_by_bucket[bucket] = BucketTools.make(dims, self._device, fused=fused)
         return self._tools_by_bucket[bucket]
+
+
+def _check(case: Case) -> None:
+    model, geometry = case.model, case.geometry
+    if geometry.width % model.page_tokens:
+        raise CaseError(
+            f"{model.name}: width {geometry.width} is not a multiple of its page, {model.page_tokens}"
+        )
+    if case.kernel is Kernel.FLASHMLA_KV and model.index_kpool > 1:
+        raise CaseError(f"{model.name}: kernel {case.kernel.value} is for index_kpool = 1 only")
+    if max(case.backends, case.variant.draft_tokens) > MOST_STEPS:
+        raise CaseError(
+            f"{model.name}: variant {case.variant} has more than {MOST_STEPS} steps or draft tokens"
+        )
 
 
 def seeded_model(case: Case, device: torch.device) -> Model:

@@ -20,7 +20,9 @@ from harness.types import Precision
 
 VOCABULARY = 64
 """Tokens that the draft head chooses from."""
-QUERIES = VOCABULARY + 16
+MOST_STEPS = 16
+"""Draft steps, and draft tokens, that the query table has rows for."""
+QUERIES = VOCABULARY + MOST_STEPS
 """Rows of the query table: token + draft step."""
 INDEX_DIM = 4
 INDEX_HEADS = 2

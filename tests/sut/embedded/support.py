@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from functools import partial
 
 import numpy as np
 import torch
 
 from harness.case import Case, Model
+from harness.engine.protocol import Engine
 from harness.engine.tape import TapeEngine
 from harness.fields import Dims, FieldSpec, Live, canonical, fields_for, plan_is_written
 from harness.oracle import expected
@@ -134,3 +136,41 @@ def is_read(field: FieldSpec, dims: Dims) -> bool:
     return not worker_plans and not (
         dims.pool > 1 and field.name == "paged_mqa_ctx_lens_2d" and dims.mode is Mode.DECODE
     )
+
+
+CAPTURE_ROUNDS = ((4, 4, 1), (8, 5, 2), (4, 2, 3))
+"""(bucket, live, seed) of the rounds that captured systems replay."""
+
+Results = list[dict[str, torch.Tensor]]
+"""What each step computed in each round, on the CPU."""
+
+
+def replayed(case: Case, engine: Engine) -> Results:
+    """Return what graphs captured by `engine` compute in `CAPTURE_ROUNDS`."""
+    sut = make_sut(case, engine, no_span)
+    sut.init_graph_state()
+    graphs = {}
+    for bucket in (8, 4):
+        sut.stage(random_inputs(case, bucket, bucket, 0))
+        sut.prepare_capture(bucket)
+        graphs[bucket] = engine.capture(partial(sut.forward, bucket))
+    results: Results = []
+    for bucket, live, seed in CAPTURE_ROUNDS:
+        sut.stage(random_inputs(case, bucket, live, seed))
+        sut.refresh(bucket)
+        graph, outputs = graphs[bucket]
+        engine.launch(graph)
+        engine.synchronize()
+        results += [{name: one.clone().cpu() for name, one in step.computed.items()} for step in outputs]
+    return results
+
+
+def eager_results(case: Case) -> Results:
+    """Return what the same rounds give without graphs, on the CPU."""
+    sut = built(case, buckets=(8, 4))
+    results: Results = []
+    for bucket, live, seed in CAPTURE_ROUNDS:
+        sut.stage(random_inputs(case, bucket, live, seed))
+        sut.refresh(bucket)
+        results += [dict(step.computed) for step in sut.forward(bucket)]
+    return results

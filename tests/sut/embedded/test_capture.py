@@ -10,48 +10,12 @@ import torch
 
 from harness.case import Case
 from harness.engine.tape import TapeEngine
-from harness.sut.embedded.sut import make_sut
 from harness.types import Kernel, Mode, Path
 from tests.helpers import make_case, tiny_model
-from tests.sut.embedded.support import PATHS, built, no_span, random_inputs
+from tests.sut.embedded.support import PATHS, built, eager_results, random_inputs, replayed
 
-ROUNDS = ((4, 4, 1), (8, 5, 2), (4, 2, 3))
 MOST_NODES = {1: 50, 4: 85}
 """Operations of one draft step, by P."""
-
-Results = list[dict[str, torch.Tensor]]
-
-
-def replayed(case: Case) -> Results:
-    """Return what each step computed in each round, from captured graphs."""
-    engine = TapeEngine()
-    sut = make_sut(case, engine, no_span)
-    sut.init_graph_state()
-    graphs = {}
-    for bucket in (8, 4):
-        sut.stage(random_inputs(case, bucket, bucket, 0))
-        sut.prepare_capture(bucket)
-        graphs[bucket] = engine.capture(partial(sut.forward, bucket))
-    results = []
-    for bucket, live, seed in ROUNDS:
-        sut.stage(random_inputs(case, bucket, live, seed))
-        sut.refresh(bucket)
-        graph, outputs = graphs[bucket]
-        engine.launch(graph)
-        engine.synchronize()
-        results += [{name: tensor.clone() for name, tensor in step.computed.items()} for step in outputs]
-    return results
-
-
-def eager(case: Case) -> Results:
-    """Return the same without graphs, on a system that refreshes every step by itself."""
-    sut = built(case, buckets=(8, 4))
-    results = []
-    for bucket, live, seed in ROUNDS:
-        sut.stage(random_inputs(case, bucket, live, seed))
-        sut.refresh(bucket)
-        results += [dict(step.computed) for step in sut.forward(bucket)]
-    return results
 
 
 @pytest.mark.parametrize("mode", list(Mode))
@@ -62,9 +26,9 @@ def test_replays_of_every_path_equal_an_eager_independent_run(
     def case(path: Path) -> Case:
         return make_case(tiny_model(pool), path=path, fusion=fusion, mode=mode, kernel=kernel)
 
-    right = eager(case(Path.INDEPENDENT))
+    right = eager_results(case(Path.INDEPENDENT))
     for path in PATHS:
-        for one, other in zip(replayed(case(path)), right, strict=True):
+        for one, other in zip(replayed(case(path), TapeEngine()), right, strict=True):
             assert one.keys() == other.keys()
             assert all(torch.equal(one[name], other[name]) for name in one), path
 

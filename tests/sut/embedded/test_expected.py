@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections import Counter
 
 import pytest
 
-from harness.case import Case
+from harness.case import Case, Variant
 from harness.engine.tape import TapeEngine
+from harness.errors import CaseError
 from harness.probe.leaves import leaf_tensors
 from harness.probe.ledger import Ledger
 from harness.sut.embedded.sut import make_sut
@@ -102,3 +104,19 @@ def test_fusion_that_cannot_be_in_force_warns_with_pools_and_is_silent_without()
     assert sut.facts()["builder"] == "ordinary"
     assert built(make_case(tiny_model(1), fusion=True)).facts()["builder"] == "ordinary"
     assert built(make_case(tiny_model(4), fusion=True)).facts()["builder"] == "fused"
+
+
+@pytest.mark.parametrize(
+    ("case", "message"),
+    [
+        (make_case(path=Path.RELEASED), "no path released"),
+        (make_case(tiny_model(4), kernel=Kernel.FLASHMLA_KV), "index_kpool = 1 only"),
+        (make_case(tiny_model(4, width=1024 + 64)), "not a multiple of its page, 256"),
+        (dataclasses.replace(make_case(), variant=Variant(steps=18, topk=1, draft_tokens=4)), "more than 16"),
+    ],
+    ids=["path", "kernel", "width", "steps"],
+)
+def test_cases_that_the_system_cannot_be_are_refused_in_one_line(case: Case, message: str) -> None:
+    with pytest.raises(CaseError, match=message) as caught:
+        make_sut(case, TapeEngine(), no_span)
+    assert "\n" not in str(caught.value)
