@@ -9,7 +9,7 @@ from harness.errors import HarnessError
 from harness.fields import COUNTER
 from harness.sut.embedded.counter import FIRST_ROWS, HEADS, KVCounter, counter_elements
 from harness.types import Kernel, Mode, Path
-from tests.helpers import make_case
+from tests.helpers import make_case, tiny_model
 from tests.sut.embedded.support import built, random_inputs, refreshed
 
 CPU = torch.device("cpu")
@@ -48,7 +48,7 @@ def test_more_rows_than_it_serves_take_a_private_counter() -> None:
 
 @pytest.mark.parametrize("kernel", list(Kernel))
 def test_counter_exists_with_trtllm_only(kernel: Kernel) -> None:
-    for root in built(make_case(kernel=kernel)).roots():
+    for root in built(make_case(tiny_model(1), kernel=kernel)).roots():
         assert (COUNTER in root.state) == (kernel is Kernel.TRTLLM)
 
 
