@@ -32,11 +32,13 @@ def pool_pages(model: Model, geometry: Geometry) -> int:
     """Model pages of the KV pool, page 0 and the guard included; valid ids are 0 .. pool_pages - 1.
 
     The pool is over-committed as a server's is, so pages are reused: it holds a third of what full
-    rows would need, and at least a few full rows beside a few pages for each request.
+    rows would need, or a few full rows beside a few pages for each request where that is more, and
+    never more than full rows need.
     """
     columns = page_columns(model, geometry)
-    least = _FULL_ROWS * columns + geometry.requests * min(columns, _SHORT_ROW)
-    return max(geometry.requests * columns // 3, least) + 2
+    full = geometry.requests * columns
+    least = _FULL_ROWS * columns + geometry.requests * _SHORT_ROW
+    return min(full, max(full // 3, least)) + 2
 
 
 def guard_page(model: Model, geometry: Geometry) -> int:

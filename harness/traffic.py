@@ -209,7 +209,7 @@ def _ordered(case: Case, parts: Sequence[_Part]) -> list[Round]:
         own = main.condensed(doubled)
         return [round_ for pair in zip(own, others, strict=False) for round_ in pair] if others else own
     if case.drill is Drill.REPEAT:
-        chosen = _interleaved(main.condensed(doubled - 2), main.deceptive, others[:2])
+        chosen = _interleaved(main.condensed(doubled - 2), main.deceptive, others[:4:2])
         return [
             twice for r in chosen for twice in (r, replace(r, name=f"{r.name}-again", why=f"again: {r.why}"))
         ]
