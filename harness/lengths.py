@@ -170,16 +170,17 @@ def border_steps(scale: Scale, border: int, wanted: int, *, twice: bool) -> list
         changed = sum(x != y for x, y in zip(marks[before], marks[after], strict=True))
         return changed + _WANTED * (marks[before][wanted] != marks[after][wanted])
 
-    def pages(length: int) -> tuple[int, int]:
-        return -(-length // PHYSICAL_PAGE), -(-scale.live(length) // PHYSICAL_PAGE)
+    pages = {
+        length: (-(-length // PHYSICAL_PAGE), -(-scale.live(length) // PHYSICAL_PAGE)) for length in lengths
+    }
 
     def keeps_pools(before: int, after: int) -> bool:
-        same_pages = scale.mode is Mode.DECODE or pages(before) == pages(after)
+        same_pages = scale.mode is Mode.DECODE or pages[before] == pages[after]
         same_pools = before // scale.pool == after // scale.pool if scale.pool > 1 else after == before + 1
         return same_pools and same_pages
 
     def keeps_segments(before: int, after: int) -> bool:
-        return marks[before][SEGMENTS] == marks[after][SEGMENTS] and pages(before) == pages(after)
+        return marks[before][SEGMENTS] == marks[after][SEGMENTS] and pages[before] == pages[after]
 
     found: dict[Steps, int] = {}
     for a, b in combinations(lengths, 2):

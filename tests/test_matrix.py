@@ -7,17 +7,9 @@ from itertools import product
 import msgspec
 import pytest
 
+from harness.axes import CONSTRAINTS, EMBEDDED_PATHS, PACKAGE_PATHS
 from harness.case import Case
-from harness.matrix import (
-    CONSTRAINTS,
-    EMBEDDED_PATHS,
-    PACKAGE_PATHS,
-    Plan,
-    Selection,
-    covering_array,
-    full_matrix,
-    uncovered,
-)
+from harness.matrix import Plan, Selection, covering_array, full_matrix, uncovered
 from harness.types import Drill, EngineKind, Kernel, Mode, Path
 from tests.programs import MODELS
 

@@ -1,0 +1,137 @@
+"""Axes of the matrix, what cannot be combined and why, and the combinations that must occur."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import product
+
+from harness.case import Model
+from harness.types import Drill, Kernel, Mode, Path, Precision
+
+EMBEDDED = "embedded"
+Combination = tuple[object, ...]
+"""One value per axis, in the order of `AXES`."""
+AXES = ("model", "fusion", "path", "steps", "mode", "bucket", "drill", "kernel", "precision")
+
+EMBEDDED_PATHS = (
+    Path.INDEPENDENT,
+    Path.SIBLING_COPY,
+    Path.MULTI_DESTINATION_COPY,
+    Path.SHARED,
+    Path.SHARED_IN_GRAPH,
+)
+PACKAGE_PATHS = (Path.RELEASED, Path.SHARED, Path.SHARED_IN_GRAPH)
+BETWEEN_STEPS = (Path.SIBLING_COPY, Path.MULTI_DESTINATION_COPY)
+"""Paths that copy from one draft step to others: they need several."""
+
+
+@dataclass(frozen=True)
+class Constraint:
+    """Combinations that make no sense, with the reason that reports print."""
+
+    reason: str
+    forbids: Callable[[Mapping[str, object], Mapping[str, Model]], bool]
+    packages_only: bool = False
+    """Whether it holds for packages alone, not for the embedded system."""
+
+
+CONSTRAINTS: tuple[Constraint, ...] = (
+    Constraint(
+        "outside decode there is a single backend: nothing is copied between steps",
+        lambda c, models: c["mode"] is not Mode.DECODE and c["path"] in BETWEEN_STEPS,
+    ),
+    Constraint(
+        "outside decode the number of draft steps has no meaning: the model's default stands for all",
+        lambda c, models: (
+            c["mode"] is not Mode.DECODE and c["steps"] != models[str(c["model"])].default_variant.steps
+        ),
+    ),
+    Constraint(
+        "outside decode a package has a single backend, driven as released",
+        lambda c, models: c["mode"] is not Mode.DECODE and c["path"] is not Path.RELEASED,
+        packages_only=True,
+    ),
+    Constraint(
+        "flashmla_kv rejects KPool (P > 1)",
+        lambda c, models: c["kernel"] is Kernel.FLASHMLA_KV and models[str(c["model"])].index_kpool > 1,
+    ),
+    Constraint(
+        "a bucket of one row cannot be padded",
+        lambda c, models: c["drill"] is Drill.PADDED and c["bucket"] == 1,
+    ),
+)
+
+
+@dataclass(frozen=True)
+class Axes:
+    """The axis values of one system's matrix."""
+
+    values: Mapping[str, tuple[object, ...]]
+    musts: tuple[Mapping[str, object], ...] = field(default=())
+    """Must-have combinations: partial assignments, each in at least one case."""
+
+
+def axes_of(models: Sequence[Model], sut: str) -> Axes:
+    """Return the axes and the must-have list of a system.
+
+    A package is slower to drive, and what its metadata code sees of a model is P: one model for each.
+    """
+    embedded = sut == EMBEDDED
+    if not embedded:
+        models = list({model.index_kpool: model for model in reversed(models)}.values())[::-1]
+    paths = EMBEDDED_PATHS if embedded else PACKAGE_PATHS
+    steps = tuple(sorted({variant.steps for model in models for variant in model.variants}))
+    buckets = tuple(sorted({bucket for model in models for bucket in model.buckets}))
+    values: dict[str, tuple[object, ...]] = {
+        "model": tuple(model.name for model in models),
+        "fusion": (False, True),
+        "path": paths,
+        "steps": steps,
+        "mode": tuple(Mode),
+        "bucket": buckets,
+        "drill": tuple(Drill),
+        "kernel": tuple(Kernel),
+        "precision": tuple(Precision) if embedded else (Precision.FP32,),
+    }
+    return Axes(values, tuple(_musts(models, values, embedded=embedded)))
+
+
+def _musts(
+    models: Sequence[Model], values: Mapping[str, tuple[object, ...]], *, embedded: bool
+) -> Iterator[dict[str, object]]:
+    """The combinations that the project exists for, stated one by one."""
+    decode: dict[str, object] = {"mode": Mode.DECODE}
+    pools = sorted({model.index_kpool for model in models})
+    first = [next(model.name for model in models if model.index_kpool == pool) for pool in pools]
+    for model, fusion, path in product(values["model"], values["fusion"], values["path"]):
+        yield decode | {"model": model, "fusion": fusion, "path": path}
+    for model, fusion, path, steps in product(first, values["fusion"], values["path"], values["steps"]):
+        yield decode | {"model": model, "fusion": fusion, "path": path, "steps": steps}
+    for model, path, bucket in product(first, values["path"], values["bucket"][-1:]):
+        # The least that a shared path has to survive: many rows, several steps, populated plans.
+        yield decode | {
+            "model": model,
+            "path": path,
+            "bucket": bucket,
+            "steps": max(values["steps"], key=str),
+        }
+    for model, path in product(models, values["path"]):
+        # The least cell of each model in which mixed-up rows and steps can show.
+        middle = values["bucket"][len(values["bucket"]) // 2]
+        depth = max(model.default_variant.steps, 3)
+        yield decode | {"model": model.name, "path": path, "bucket": middle, "steps": depth}
+    for mode, path, fusion in product(values["mode"], values["path"], values["fusion"]):
+        yield {"mode": mode, "path": path, "fusion": fusion}
+    if embedded:
+        for model, path, drill in product(first, values["path"], values["drill"]):
+            yield decode | {"model": model, "path": path, "drill": drill}
+        for model, mode, bucket in product(first, values["mode"], values["bucket"]):
+            # What goldens are made of.
+            yield {
+                "model": model,
+                "mode": mode,
+                "bucket": bucket,
+                "path": Path.INDEPENDENT,
+                "drill": Drill.PLAIN,
+            }
