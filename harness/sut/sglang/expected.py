@@ -9,6 +9,8 @@ in place is written only where the planner writes at all.
 
 from __future__ import annotations
 
+from collections.abc import Collection
+
 from harness.case import Case
 from harness.fields import COUNTER, Dims, Live, Sharing, fields_for, plan_is_written
 from harness.observation import Expectation, LedgerEntry
@@ -31,8 +33,11 @@ def released_route(case: Case) -> Path:
     return Path.MULTI_DESTINATION_COPY if case.backends >= MULTI_DESTINATIONS else Path.INDEPENDENT
 
 
-def expectation(case: Case, bucket: int, *, shared: bool) -> Expectation:
-    """Return the declaration of one bucket's refresh; `shared` says whether steps 1.. alias step 0."""
+def expectation(case: Case, bucket: int, *, shared: bool, lacks: Collection[str] = ()) -> Expectation:
+    """Return the declaration of one bucket's refresh.
+
+    shared: whether steps 1.. alias step 0. lacks: leaves that the release does not have.
+    """
     route = (case.path if case.path is not Path.RELEASED else Path.SHARED) if shared else released_route(case)
     dims = Dims.of(case, bucket)
     writes = []
@@ -42,7 +47,7 @@ def expectation(case: Case, bucket: int, *, shared: bool) -> Expectation:
             counts = _multi_copied(dims)
         elif route is Path.SIBLING_COPY and step > 0:
             counts = _sibling_copied(dims)
-        writes += [LedgerEntry(step, name, count) for name, count in counts.items()]
+        writes += [LedgerEntry(step, name, count) for name, count in counts.items() if name not in lacks]
     return Expectation(
         route=route,
         writes=tuple(writes),

@@ -8,9 +8,11 @@ from __future__ import annotations
 
 import importlib
 import importlib.util
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from types import ModuleType
 from typing import Any
+
+import torch
 
 from harness.errors import UsageError
 
@@ -72,6 +74,10 @@ class Seams:
     """Name of the attribute that holds tokens per physical page."""
     index_page: str
     """Name of the pool attribute that holds pooled keys per index page."""
+    lacks: frozenset[str]
+    """Leaves that later releases have and this one has not."""
+    packs_pools: bool
+    """Whether pooled page ids count packed pages (`// P`), as the specification has them."""
     cached: tuple[Any, ...]
     """Cached functions whose answers depend on the device that is simulated."""
 
@@ -123,8 +129,25 @@ def find(version: str) -> Seams:
         flashmla=_flashmla_module(step),
         physical_page="real_page_size" if older else "physical_page_size",
         index_page="slots_per_page" if older else "index_page_size",
+        lacks=_lacking(_module(version, f"{_ATTENTION}.dsa.kpool_plan"), backend),
+        packs_pools=_packs_pools(_module(version, f"{_ATTENTION}.dsa.kpool_fp8_index")),
         cached=tuple(function for function in named if function is not None),
     )
+
+
+def _lacking(plans: ModuleType, backend: ModuleType) -> frozenset[str]:
+    leaves = {
+        "pooled_topk_v2_plan": (backend.DSAMetadata, "pooled_topk_v2_plan"),
+        "kpool_write_plan.pool_topk_v2_plan": (plans.KPoolWritePlan, "pool_topk_v2_plan"),
+    }
+    return frozenset(
+        leaf for leaf, (owner, name) in leaves.items() if name not in {field.name for field in fields(owner)}
+    )
+
+
+def _packs_pools(index: ModuleType) -> bool:
+    """Ask the release itself: which pooled page holds the keys of physical pages 4 to 7, at P = 4?"""
+    return bool(index.build_pooled_page_table_64(torch.arange(4, 8)[None], 4).item() == 1)
 
 
 def _flashmla_module(step: type[Any]) -> str:

@@ -10,7 +10,7 @@ import torch
 
 from harness.case import Case
 from harness.engine.protocol import Engine
-from harness.errors import CaseError
+from harness.errors import CaseError, HarnessError
 from harness.fields import COUNTER, Dims
 from harness.observation import Expectation
 from harness.oracle import sparse_lengths, visible_lengths
@@ -20,8 +20,10 @@ from harness.sut.protocol import SpanRecorder, StepOutputs, StepRoots
 from harness.sut.sglang import shared
 from harness.sut.sglang.backend import Batches, make_multi, make_step
 from harness.sut.sglang.consumer import Consumer
+from harness.sut.sglang.eager import run_attention, run_batch
 from harness.sut.sglang.expected import expectation
 from harness.sut.sglang.loader import Loaded, load
+from harness.sut.sglang.patches import Patches
 from harness.sut.sglang.watch import Watch
 from harness.types import Kernel, Mode, Path
 
@@ -37,6 +39,11 @@ class SglangSut:
     def __init__(
         self, case: Case, engine: Engine, span: SpanRecorder, buckets: Sequence[int], loaded: Loaded
     ) -> None:
+        if case.model.index_kpool > 1 and not loaded.seams.packs_pools:
+            raise HarnessError(
+                f"SGLang {loaded.site.version} lays pooled index keys out by physical page, not packed as "
+                f"the specification has them: {case.model.name} (P > 1) cannot be judged on it"
+            )
         self.steps = case.backends
         self._case = case
         self._span = span
@@ -61,13 +68,13 @@ class SglangSut:
                 self._backends = [make_step(case, loaded.seams, self._batches, 0, self._largest)]
 
     @contextmanager
-    def _calls(self) -> Iterator[None]:
+    def _calls(self) -> Iterator[Patches]:
         with self._loaded.calls(self._case.geometry) as patches:
             if self._sharing is not None and not shared.shares_by_itself():
                 shared.install(self._sharing)
                 patches.callback(shared.uninstall)
             self._watch.patch(patches)
-            yield
+            yield patches
 
     def facts(self) -> Mapping[str, str]:
         """Return versions, and which parts are real and which stand-ins."""
@@ -76,7 +83,12 @@ class SglangSut:
 
     def expectation(self, bucket: int) -> Expectation:
         """Return what the path in force declares of a refresh of one bucket."""
-        return expectation(self._case, bucket, shared=self._native or self._sharing is not None)
+        return expectation(
+            self._case,
+            bucket,
+            shared=self._native or self._sharing is not None,
+            lacks=self._loaded.seams.lacks,
+        )
 
     def init_graph_state(self) -> None:
         """Make the persistent buffers of every step, for the largest bucket."""
@@ -122,24 +134,12 @@ class SglangSut:
             self._owner().init_forward_metadata_out_graph(self._batches[bucket])
 
     def eager(self, rows: int) -> None:
-        """Run an eager batch larger than any bucket, and ask for a KV counter of `rows` query rows."""
-        batch = self._batches.oversize(self._largest + 1)
-        with self._calls(), self._loaded.seams.parallel.override(attn_cp_size=1):
-            self._owner().init_forward_metadata(batch)
+        """Run an eager batch larger than any bucket, and a prefill's attention of `rows` query rows."""
+        with self._calls() as patches:
+            run_batch(self._owner(), self._batches, self._loaded.seams, self._largest + 1)
             for backend in self._backends:
-                self._grow_counter(backend, rows)
-
-    def _grow_counter(self, backend: Any, rows: int) -> None:
-        if backend._multi_ctas_kv_counter_buffer is None:
-            return
-        if hasattr(backend, "_multi_ctas_kv_counter_for"):
-            backend._multi_ctas_kv_counter_for(rows)
-            return
-        # Releases before 0.5.22 rebind the attribute in `_forward_trtllm`, which needs a GPU to run.
-        grow = self._loaded.seams.counters.grow_multi_ctas_kv_counter_buffer_if_needed
-        backend._multi_ctas_kv_counter_buffer = grow(
-            backend._multi_ctas_kv_counter_buffer, backend.device, backend.num_q_heads, rows
-        )
+                if backend._multi_ctas_kv_counter_buffer is not None:
+                    run_attention(backend, patches, rows)
 
     def roots(self) -> tuple[StepRoots, ...]:
         """Return where every step's tensors hang now."""

@@ -1,15 +1,17 @@
 import sys
+from dataclasses import replace
 
 import pytest
 import torch
 
-from harness.errors import CaseError
+from harness.errors import CaseError, HarnessError
 from harness.fields import COUNTER
 from harness.observation import LedgerEntry
 from harness.probe.leaves import walk_roots
 from harness.probe.ledger import Ledger
 from harness.probe.observers import watched_leaves
 from harness.probe.regions import Regions
+from harness.sut.sglang.eager import run_attention
 from harness.sut.sglang.sut import SglangSut, make_sut
 from harness.types import Kernel, Mode, Path
 
@@ -230,3 +232,30 @@ def test_forward_reads_every_leaf_and_computes_from_live_elements_only() -> None
 def test_cases_that_sglang_cannot_run_are_refused(of, words: str) -> None:  # type: ignore[no-untyped-def]
     with pytest.raises(CaseError, match=words):
         make_sut(of, Cpu(), Spans())  # type: ignore[arg-type]
+
+
+def test_eager_attention_of_more_rows_than_the_counter_serves_takes_a_private_one() -> None:
+    of = case(1, kernel=Kernel.TRTLLM, steps=2)
+    sut = build(of)
+    own = sut.roots()[0].state[COUNTER]
+    backend = sut._backends[0]
+    with loaded().calls(of.geometry) as patches:
+        assert run_attention(backend, patches, 8192) is own
+        wide = run_attention(backend, patches, 16384)
+    assert wide.numel() == 2 * own.numel()
+    assert sut.roots()[0].state[COUNTER] is own
+
+
+def test_a_release_with_another_pool_layout_is_refused_for_pooled_models() -> None:
+    older = replace(loaded(), seams=replace(loaded().seams, packs_pools=False))
+    SglangSut(case(1), Cpu(), Spans(), (4,), older)  # type: ignore[arg-type]
+    with pytest.raises(HarnessError, match="by physical page"):
+        SglangSut(case(4), Cpu(), Spans(), (4,), older)  # type: ignore[arg-type]
+
+
+def test_a_release_that_lacks_leaves_declares_no_writes_to_them() -> None:
+    older = replace(loaded(), seams=replace(loaded().seams, lacks=frozenset({"pooled_topk_v2_plan"})))
+    declared = SglangSut(case(4), Cpu(), Spans(), (4,), older).expectation(4)  # type: ignore[arg-type]
+    names = {entry.name for entry in declared.writes}
+    assert "pooled_topk_v2_plan" not in names
+    assert "pooled_paged_mqa_schedule_metadata" in names
