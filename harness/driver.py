@@ -20,6 +20,8 @@ from harness.errors import CaptureError, FreedStorageError, UsageError
 from harness.observation import Capture, Expectation, Observation, Refresh, Replay, RoundRecord
 from harness.pages import guard_page
 from harness.probe.instruments import Instruments, Spans
+from harness.probe.leaves import Look
+from harness.probe.observers import Before
 from harness.rounds import Program, Round
 from harness.sut.protocol import StepOutputs, Sut, SutFactory
 from harness.truth import RoundTruth, Truth
@@ -138,18 +140,23 @@ class _Run:
                 graph, outputs = self.engine.capture(forward)
         except CaptureError as error:
             self._captures.append(
-                Capture(bucket, self._walk(), (), (), error=str(error), before_round=before_round)
+                Capture(bucket, self._walk(self._look()), (), (), error=str(error), before_round=before_round)
             )
             raise SystemFailure(f"capture of bucket {bucket}: {error}") from error
         self._graphs[bucket] = _Captured(graph, outputs)
         if self.probes:
-            walk = self._instruments.walk_captured(self.sut, bucket)
-            self._captures.append(observer.result(self._instruments.walks, walk, before_round))
+            walk = self._instruments.walk_captured(self._look(), bucket)
+            watched = self._instruments.watched(walk, bucket)
+            self._captures.append(observer.result(watched, walk, before_round))
         else:
             self._captures.append(Capture(bucket, 0, (), (), before_round=before_round))
 
-    def _walk(self) -> int:
-        return self._instruments.walk(self.sut) if self.probes else 0
+    def _look(self) -> Look:
+        """Look at the system's tensors as they hang now. Nobody keeps a look while the system runs."""
+        return Look(self.sut.roots())
+
+    def _walk(self, look: Look) -> int:
+        return self._instruments.walk(look) if self.probes else 0
 
     def _disturb(self, index: int, round_: Round) -> bool:
         """Do what the drill does between two replays; return whether the bucket was captured again."""
@@ -180,6 +187,7 @@ class _Run:
         audit = self.probes and index in self._audited()
         refreshes: list[Refresh] = []
         replay: Replay | None = None
+        before: Before | None = None
         skipped = ""
         for salt in (0, 1) if audit else (index % 2,):
             with _system(f"staging of round {round_.name}"):
@@ -187,14 +195,14 @@ class _Run:
             if in_graph:
                 refresh, replay = self._in_graph(index, round_, truth, salt, references)
             else:
-                refresh = self._refresh(round_, truth, salt, references)
+                refresh, before = self._refresh(index, round_, truth, salt, references)
             refreshes.append(refresh)
         if not in_graph:
             left = next((cell for cell in refreshes[-1].cells if cell.poisoned), None)
             if left is not None and not self.sut.tolerates_poison:
                 skipped = f"{left.name} of step {left.step} still holds the sentinel"
             else:
-                replay = self._replay(index, round_, truth, in_graph=False)
+                replay = self._replay(index, round_, truth, before)
         with _system("routing evidence"):
             self._route = self.sut.route()
         return RoundRecord(index, round_.name, tuple(refreshes), replay, skipped, recaptured)
@@ -216,41 +224,50 @@ class _Run:
                 found[name] = self._instruments.values.by_digest[digest]
         return found
 
-    def _refresh(self, round_: Round, truth: RoundTruth, salt: int, references: References) -> Refresh:
-        """Poison, refresh under the ledger, snapshot."""
+    def _refresh(
+        self, index: int, round_: Round, truth: RoundTruth, salt: int, references: References
+    ) -> tuple[Refresh, Before | None]:
+        """Poison, refresh under the ledger, snapshot; copy what a prompt replay may not change."""
         if not self.probes:
             with _system(f"refresh of round {round_.name}"):
                 self.sut.refresh(round_.bucket)
             self._synchronize()
-            return self._instruments.plain_refresh(self.sut, truth)
+            return self._instruments.plain_refresh(self._look(), truth), None
         observer = self._instruments.refresh_observer(self.sut, truth, salt, references)
         with _system(f"refresh of round {round_.name}"), observer.watching():
             self.sut.refresh(round_.bucket)
         self._synchronize()
-        return observer.result(self._instruments.walks, self._walk())
+        look = self._look()
+        walk = self._instruments.walk(look)
+        refresh = observer.result(look, self._instruments.watched(walk, round_.bucket), walk)
+        delayed = self._delayed(index)
+        return refresh, None if delayed else Before.of(look, round_.bucket, metadata=True)
 
     def _in_graph(
         self, index: int, round_: Round, truth: RoundTruth, salt: int, references: References
     ) -> tuple[Refresh, Replay]:
         """Poison, launch the graph that refreshes and reads, snapshot both."""
         if not self.probes:
-            replay = self._replay(index, round_, truth, in_graph=True)
-            return self._instruments.plain_refresh(self.sut, truth), replay
+            replay = self._replay(index, round_, truth, None)
+            return self._instruments.plain_refresh(self._look(), truth), replay
         observer = self._instruments.refresh_observer(self.sut, truth, salt, references)
         observer.poison()
-        replay = self._replay(index, round_, truth, in_graph=True)
-        return observer.result_in_graph(self._walk()), replay
+        before = None if self._delayed(index) else Before.of(self._look(), round_.bucket, metadata=False)
+        replay = self._replay(index, round_, truth, before)
+        look = self._look()
+        return observer.result_in_graph(look, self._walk(look)), replay
 
-    def _replay(self, index: int, round_: Round, truth: RoundTruth, *, in_graph: bool) -> Replay:
-        if self.case.drill is Drill.DELAYED and self.probes and index + 1 < len(self.program.rounds):
+    def _delayed(self, index: int) -> bool:
+        return self.case.drill is Drill.DELAYED and self.probes and index + 1 < len(self.program.rounds)
+
+    def _replay(self, index: int, round_: Round, truth: RoundTruth, before: Before | None) -> Replay:
+        if self._delayed(index):
             return self._delayed_replay(round_, truth, self.program.rounds[index + 1])
-        return self._prompt_replay(round_, truth, in_graph=in_graph)
+        return self._prompt_replay(round_, truth, before)
 
-    def _prompt_replay(self, round_: Round, truth: RoundTruth, *, in_graph: bool) -> Replay:
+    def _prompt_replay(self, round_: Round, truth: RoundTruth, before: Before | None) -> Replay:
         captured = self._graphs[round_.bucket]
-        observer = self._instruments.replay_observer(self.sut, truth, captured.outputs)
-        if self.probes:
-            observer.before(metadata=not in_graph)
+        observer = self._instruments.replay_observer(truth, captured.outputs, before)
         freed: tuple[str, ...] = ()
         with _system(f"replay of round {round_.name}"):
             self.engine.launch(captured.graph)
@@ -258,12 +275,13 @@ class _Run:
                 self.engine.synchronize()
             except FreedStorageError as error:
                 freed = (str(error),)
-        return observer.result(self._walk(), freed=freed)
+        look = self._look()
+        return observer.result(look, self._walk(look), freed=freed)
 
     def _delayed_replay(self, round_: Round, truth: RoundTruth, following: Round) -> Replay:
         """Hold the replay back while the next round is staged and refreshed, as a busy GPU would."""
         captured = self._graphs[round_.bucket]
-        observer = self._instruments.replay_observer(self.sut, truth, captured.outputs)
+        observer = self._instruments.replay_observer(truth, captured.outputs, None)
         freed: tuple[str, ...] = ()
         inputs = self._round_truth(following).inputs
         with _system(f"delayed replay of round {round_.name}"):
@@ -275,7 +293,8 @@ class _Run:
                 self.engine.synchronize()
             except FreedStorageError as error:
                 freed = (str(error),)
-        return observer.result(self._walk(), freed=freed, delayed=True)
+        look = self._look()
+        return observer.result(look, self._walk(look), freed=freed, delayed=True)
 
     def _synchronize(self) -> None:
         with _system("synchronize"):

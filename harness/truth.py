@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Generic, TypeVar
+from typing import Generic, TypeVar, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,6 +18,7 @@ from harness.rounds import Inputs, Program, Round, expand_table, pad_round
 
 K = TypeVar("K")
 V = TypeVar("V")
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, eq=False)
@@ -38,6 +39,16 @@ class RoundTruth:
     fields: Mapping[str, FieldSpec]
     """Every field that exists, those without a formula included."""
     expected: Mapping[str, Expected]
+    _derived: dict[object, object] = field(default_factory=dict, repr=False)
+
+    def once(self, key: object, make: Callable[[], T]) -> T:
+        """Return what `make` gave for `key` the first time: masks, sentinels. Kept as long as this is.
+
+        key: whatever the result depends on besides this round, its kind first.
+        """
+        if key not in self._derived:
+            self._derived[key] = make()
+        return cast(T, self._derived[key])
 
     def judged(self, name: str) -> bool:
         """Whether a leaf has defined elements after this round's refresh."""

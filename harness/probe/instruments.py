@@ -10,9 +10,15 @@ import torch
 from numpy.typing import NDArray
 
 from harness.observation import LeafFact, Refresh, Walk
-from harness.probe.leaves import walk_roots
-from harness.probe.ledger import Ledger
-from harness.probe.observers import CaptureObserver, RefreshObserver, ReplayObserver, bucket_leaves
+from harness.probe.leaves import Look, Walker
+from harness.probe.ledger import Ledger, Watched
+from harness.probe.observers import (
+    Before,
+    CaptureObserver,
+    RefreshObserver,
+    ReplayObserver,
+    watched_leaves,
+)
 from harness.probe.poison import Poison
 from harness.probe.regions import Regions
 from harness.probe.snapshot import Snapshot, Values, to_numpy
@@ -52,35 +58,43 @@ class Instruments:
         self.guard_page = guard_page
         self.spans = spans
         self._regions = Regions()
+        self._walker = Walker(self._regions)
+        self._watched: dict[tuple[int, int], Watched] = {}
         self._captured: dict[int, tuple[LeafFact, ...]] = {}
 
-    def walk(self, sut: Sut) -> int:
-        """Walk all leaves now; return the index of the walk (that of the last one if nothing changed)."""
+    def walk(self, look: Look) -> int:
+        """Walk all leaves of a look; return the index of the walk (the last one's if nothing changed)."""
         captured = [leaf for leaves in self._captured.values() for leaf in leaves]
-        walk = walk_roots(sut.roots(), self._regions, captured)
+        walk = self._walker.walk(look, captured)
         if not self.walks or self.walks[-1] != walk:
             self.walks.append(walk)
         return len(self.walks) - 1
 
-    def walk_captured(self, sut: Sut, bucket: int) -> int:
+    def walk_captured(self, look: Look, bucket: int) -> int:
         """Walk after a capture and remember which leaves of the bucket its graph has baked in."""
         self._captured.pop(bucket, None)
-        index = self.walk(sut)
+        index = self.walk(look)
         self._captured[bucket] = tuple(
             leaf for leaf in self.walks[index].leaves if leaf.bucket in (0, bucket)
         )
         return index
 
+    def watched(self, walk: int, bucket: int) -> Watched:
+        """Return the leaves of a walk whose writes a ledger of `bucket` reports."""
+        if (walk, bucket) not in self._watched:
+            self._watched[walk, bucket] = Watched.of(watched_leaves(self.walks[walk], bucket))
+        return self._watched[walk, bucket]
+
     def keep(self, tensor: torch.Tensor) -> str:
         """Keep a value and return its digest."""
         return self.values.add(to_numpy(tensor))
 
-    def plain_refresh(self, sut: Sut, truth: RoundTruth) -> Refresh:
+    def plain_refresh(self, look: Look, truth: RoundTruth) -> Refresh:
         """Read the leaves after a refresh that nothing else was measured of."""
         snapshot = Snapshot(truth, self.values)
         cells = [
             cell
-            for step, leaves in enumerate(bucket_leaves(sut, truth.dims.bucket))
+            for step, leaves in enumerate(look.leaves(truth.dims.bucket))
             for name, tensor in leaves.items()
             if (cell := snapshot.cell(step, name, tensor)) is not None
         ]
@@ -102,7 +116,7 @@ class Instruments:
         return RefreshObserver(sut, truth, poison, self.values, ledger, self.spans.recording)
 
     def replay_observer(
-        self, sut: Sut, truth: RoundTruth, outputs: tuple[StepOutputs, ...]
+        self, truth: RoundTruth, outputs: tuple[StepOutputs, ...], before: Before | None
     ) -> ReplayObserver:
-        """Return what watches one replay of the round of `truth`."""
-        return ReplayObserver(sut, truth, outputs, self.values)
+        """Return what watches one replay of the round of `truth`; `before`: None where nothing was copied."""
+        return ReplayObserver(truth, outputs, self.values, before)

@@ -53,6 +53,27 @@ class _OpenSpan:
     writes: int = 0
 
 
+@dataclass(frozen=True)
+class Watched:
+    """Leaves that a ledger reports on, with their bytes worked out.
+
+    A leaf with exactly the bytes of an earlier step's leaf is that step's and left out.
+    """
+
+    leaves: tuple[tuple[LeafFact, Extent], ...]
+
+    @classmethod
+    def of(cls, facts: Iterable[LeafFact]) -> Watched:
+        """Watch these leaves of a walk."""
+        owners: dict[tuple[object, ...], int] = {}
+        kept = []
+        for leaf in facts:
+            extent = Extent.of_leaf(leaf)
+            if owners.setdefault((leaf.region, extent.identity), leaf.step) == leaf.step:
+                kept.append((leaf, extent))
+        return cls(tuple(kept))
+
+
 class Ledger(OperationMode):  # type: ignore[no-untyped-call]
     """Records every write while it is entered: `with ledger: sut.refresh(bucket)`.
 
@@ -144,7 +165,7 @@ class Ledger(OperationMode):  # type: ignore[no-untyped-call]
 
     def entries(
         self,
-        leaves: Iterable[LeafFact | tuple[int, str, torch.Tensor]],
+        leaves: Watched | Iterable[LeafFact | tuple[int, str, torch.Tensor]],
         *,
         within: str | None = None,
         outside: str | None = None,
@@ -155,16 +176,14 @@ class Ledger(OperationMode):  # type: ignore[no-untyped-call]
         leaves: facts of a walk over the same regions, or (step, name, tensor).
         within, outside: count only writes within, or only those not within, a span of this name.
         """
-        facts = [leaf if isinstance(leaf, LeafFact) else self._fact(*leaf) for leaf in leaves]
-        owners: dict[tuple[object, ...], int] = {}
+        if not isinstance(leaves, Watched):
+            leaves = Watched.of(leaf if isinstance(leaf, LeafFact) else self._fact(*leaf) for leaf in leaves)
         entries = []
-        for leaf in facts:
-            extent = Extent.of_leaf(leaf)
-            if owners.setdefault((leaf.region, extent.identity), leaf.step) != leaf.step:
-                continue
+        by_region = self._by_region()
+        for leaf, extent in leaves.leaves:
             touching = {
                 number
-                for number, part in self._by_region().get(leaf.region, ())
+                for number, part in by_region.get(leaf.region, ())
                 if part.touches(extent) and _selected(self._writes[number], within, outside)
             }
             if touching:
@@ -184,6 +203,23 @@ class Ledger(OperationMode):  # type: ignore[no-untyped-call]
         extent, parts = Extent.of_leaf(leaf), self._by_region().get(leaf.region, ())
         numbers = sorted({number for number, part in parts if part.touches(extent)})
         return tuple(self._writes[number].operation for number in numbers)
+
+    def covers(self, leaf: torch.Tensor) -> bool:
+        """Whether one write covered the whole leaf, plain to see; if not, ask for the `written_mask`."""
+        region, base = self._regions.locate(leaf)
+        parts = self._by_region().get(region)
+        if not parts:
+            return False
+        extent = Extent.of_tensor(leaf).moved(base)
+        start, stop = extent.span
+        return any(
+            part.elements is None
+            and (
+                part.identity == extent.identity
+                or (part.dense and part.span[0] <= start and stop <= part.span[1])
+            )
+            for _, part in parts
+        )
 
     def written_mask(self, leaf: torch.Tensor) -> torch.Tensor:
         """Return which elements of a leaf some write covered, bool of the leaf's shape, on the CPU."""

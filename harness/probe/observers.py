@@ -4,43 +4,26 @@ from __future__ import annotations
 
 import io
 import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, redirect_stdout
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from itertools import chain
 
 import torch
 
-from harness.fields import COUNTER
 from harness.observation import Capture, Cell, Change, LeafFact, PoisonFact, Refresh, Replay, Walk
-from harness.probe.leaves import leaf_tensors
-from harness.probe.ledger import Ledger
+from harness.probe.leaves import Leaves, Look
+from harness.probe.ledger import Ledger, Watched
 from harness.probe.poison import Poison
 from harness.probe.snapshot import Snapshot, Values, computed_cells
 from harness.sut.protocol import StepOutputs, Sut
 from harness.truth import RoundTruth
 
 Recording = Callable[[Ledger], AbstractContextManager[None]]
-Leaves = tuple[Mapping[str, torch.Tensor], ...]
-"""By step: the leaves of one bucket by name."""
 IN_GRAPH = "refresh"
 """Span of a refresh that runs inside the captured forward."""
 FORWARD = "forward"
 """Span of one draft step's forward."""
-
-
-def bucket_leaves(sut: Sut, bucket: int) -> Leaves:
-    """Return each step's leaves of one bucket as they hang now."""
-    return tuple(leaf_tensors(root.metadata.get(bucket)) for root in sut.roots())
-
-
-def counters(sut: Sut) -> dict[int, torch.Tensor]:
-    """Return each step's KV counter, for steps that have one."""
-    found = {}
-    for step, root in enumerate(sut.roots()):
-        counter = root.state.get(COUNTER)
-        if isinstance(counter, torch.Tensor):
-            found[step] = counter
-    return found
 
 
 class CaptureObserver:
@@ -49,17 +32,23 @@ class CaptureObserver:
     def __init__(self, sut: Sut, bucket: int, ledger: Ledger, recording: Recording) -> None:
         """Watch a capture of `bucket`."""
         self._sut, self._bucket, self._ledger, self._recording = sut, bucket, ledger, recording
+        self._calls = 0
 
     def forward(self) -> tuple[StepOutputs, ...]:
-        """Run the forward under the ledger, which starts anew: the last call, under capture, is kept."""
+        """Run the forward; from the second call on, the one under capture, under the ledger."""
+        self._calls += 1
+        if self._calls == 1:
+            return self._sut.forward(self._bucket)
         with self._recording(self._ledger):
             return self._sut.forward(self._bucket)
 
-    def result(self, walks: Sequence[Walk], walk: int, before_round: int) -> Capture:
-        """Return the record of the capture; `walk` is the index of the walk after it."""
-        leaves = watched_leaves(walks[walk], self._bucket)
-        inside = self._ledger.entries(leaves, within=IN_GRAPH)
-        forward = self._ledger.entries(leaves, outside=IN_GRAPH)
+    def result(self, watched: Watched, walk: int, before_round: int) -> Capture:
+        """Return the record of the capture.
+
+        walk: index of the walk after it. watched: the leaves of that walk.
+        """
+        inside = self._ledger.entries(watched, within=IN_GRAPH)
+        forward = self._ledger.entries(watched, outside=IN_GRAPH)
         spans = tuple(span for span in self._ledger.spans() if span.name not in (IN_GRAPH, FORWARD))
         return Capture(self._bucket, walk, forward, inside, spans, before_round=before_round)
 
@@ -84,7 +73,7 @@ class RefreshObserver:
 
     def poison(self) -> None:
         """Fill every refreshed leaf with its sentinel and read it back."""
-        self._facts = self._poison.apply(bucket_leaves(self._sut, self._truth.dims.bucket))
+        self._facts = self._poison.apply(Look(self._sut.roots()).leaves(self._truth.dims.bucket))
 
     @contextmanager
     def watching(self) -> Iterator[None]:
@@ -98,27 +87,29 @@ class RefreshObserver:
         lines = [line.strip() for line in text.getvalue().splitlines() if line.strip()]
         self._printed = lines + [f"{one.category.__name__}: {one.message}" for one in caught]
 
-    def result(self, walks: Sequence[Walk], walk: int) -> Refresh:
-        """Return the record of a refresh outside the graph; `walk` is the index of the walk after it."""
-        leaves = watched_leaves(walks[walk], self._truth.dims.bucket)
+    def result(self, look: Look, watched: Watched, walk: int) -> Refresh:
+        """Return the record of a refresh outside the graph.
+
+        look: taken after it. walk: index of the walk of that moment. watched: the leaves of that walk.
+        """
         return Refresh(
             poison=self._facts,
-            ledger=self._ledger.entries(leaves),
+            ledger=self._ledger.entries(watched),
             spans=self._ledger.spans(),
             unattributed=self._poison.unattributed(self._ledger),
-            cells=self._cells(),
+            cells=self._cells(look),
             walk=walk,
             printed=tuple(self._printed),
         )
 
-    def result_in_graph(self, walk: int) -> Refresh:
+    def result_in_graph(self, look: Look, walk: int) -> Refresh:
         """Return the record of a refresh that a replay did: its ledger is the capture's."""
-        return Refresh(self._facts, (), (), (), self._cells(), walk)
+        return Refresh(self._facts, (), (), (), self._cells(look), walk)
 
-    def _cells(self) -> tuple[Cell, ...]:
+    def _cells(self, look: Look) -> tuple[Cell, ...]:
         snapshot = Snapshot(self._truth, self._values)
         cells = []
-        for step, leaves in enumerate(bucket_leaves(self._sut, self._truth.dims.bucket)):
+        for step, leaves in enumerate(look.leaves(self._truth.dims.bucket)):
             for name, tensor in leaves.items():
                 cell = snapshot.cell(step, name, tensor, self._poison.sentinel(step, name))
                 if cell is not None:
@@ -126,27 +117,45 @@ class RefreshObserver:
         return tuple(cells)
 
 
+@dataclass(frozen=True)
+class Before:
+    """What a replay may not change, copied before it."""
+
+    leaves: Leaves
+    """Copies; empty where the graph itself refreshes them."""
+    counters: Mapping[int, int]
+    """Nonzero elements of each step's KV counter."""
+
+    @classmethod
+    def of(cls, look: Look, bucket: int, *, metadata: bool) -> Before:
+        """Copy every leaf of a bucket (if `metadata`) and count the counters' nonzeros."""
+        kept: Leaves = ()
+        if metadata:
+            leaves = look.leaves(bucket)
+            copies: dict[tuple[object, ...], torch.Tensor] = {}
+            for tensor in chain.from_iterable(one.values() for one in leaves):
+                key = place(tensor)
+                if key not in copies:
+                    copies[key] = tensor.detach().clone()
+            kept = tuple({name: copies[place(tensor)] for name, tensor in one.items()} for one in leaves)
+        return cls(kept, {step: _nonzero(counter) for step, counter in look.counters().items()})
+
+
 class ReplayObserver:
     """Watches one replay: metadata bytes before and after, what was read, what was computed."""
 
-    def __init__(self, sut: Sut, truth: RoundTruth, outputs: tuple[StepOutputs, ...], values: Values) -> None:
+    def __init__(
+        self, truth: RoundTruth, outputs: tuple[StepOutputs, ...], values: Values, before: Before | None
+    ) -> None:
         """Watch one replay of the round of `truth`; `outputs` are the captured ones."""
-        self._sut, self._truth, self._outputs, self._values = sut, truth, outputs, values
-        self._before: tuple[Mapping[str, torch.Tensor], ...] = ()
-        self._counters: dict[int, int] = {}
+        self._truth, self._outputs, self._values = truth, outputs, values
+        self._before = Before((), {}) if before is None else before
 
-    def before(self, *, metadata: bool) -> None:
-        """Copy every leaf (unless the graph itself refreshes them) and count the counters' nonzeros."""
-        if metadata:
-            leaves = bucket_leaves(self._sut, self._truth.dims.bucket)
-            copies = {place(tensor): tensor.detach().clone() for one in leaves for tensor in one.values()}
-            self._before = tuple(
-                {name: copies[place(tensor)] for name, tensor in one.items()} for one in leaves
-            )
-        self._counters = {step: _nonzero(counter) for step, counter in counters(self._sut).items()}
+    def result(self, look: Look, walk: int, *, freed: tuple[str, ...] = (), delayed: bool = False) -> Replay:
+        """Return the record of the replay. Call it before anything else is launched: outputs are borrowed.
 
-    def result(self, walk: int, *, freed: tuple[str, ...] = (), delayed: bool = False) -> Replay:
-        """Return the record of the replay. Call it before anything else is launched: outputs are borrowed."""
+        look: taken after it. walk: index of the walk of that moment.
+        """
         snapshot = Snapshot(self._truth, self._values)
         read: list[Cell] = []
         computed: list[Cell] = []
@@ -157,46 +166,51 @@ class ReplayObserver:
                 if cell is not None:
                     read.append(cell)
             computed += computed_cells(step, outputs.computed, rows, self._values)
+        before = self._before.counters
         dirty = tuple(
-            (step, self._counters.get(step, 0), after)
-            for step, counter in counters(self._sut).items()
-            if (after := _nonzero(counter)) or self._counters.get(step, 0)
+            (step, before.get(step, 0), after)
+            for step, counter in look.counters().items()
+            if (after := _nonzero(counter)) or before.get(step, 0)
         )
         return Replay(
             read=tuple(read),
             outputs=tuple(computed),
-            changed=self._changed(),
+            changed=self._changed(look),
             walk=walk,
             delayed=delayed,
             counter_nonzero=dirty,
             freed=freed,
         )
 
-    def _changed(self) -> tuple[Change, ...]:
-        if not self._before:
-            return ()
+    def _changed(self, look: Look) -> tuple[Change, ...]:
         changes = []
-        seen: dict[tuple[object, ...], torch.Tensor] = {}
-        leaves = bucket_leaves(self._sut, self._truth.dims.bucket)
-        for step, (before, after) in enumerate(zip(self._before, leaves, strict=True)):
+        seen: dict[tuple[object, ...], tuple[int, int]] = {}
+        leaves = look.leaves(self._truth.dims.bucket) if self._before.leaves else ()
+        for step, (before, after) in enumerate(zip(self._before.leaves, leaves, strict=True)):
             for name, old in before.items():
                 new = after.get(name)
                 if new is None or new.shape != old.shape or new.dtype != old.dtype:
                     continue  # the walks show it
-                key = place(new)
+                key = (id(old), place(new))
                 if key not in seen:
-                    seen[key] = (new != old).reshape(-1)
-                differing = seen[key]
-                count = int(differing.sum())
+                    seen[key] = _difference(old, new)
+                count, first = seen[key]
                 if count:
-                    first = int(differing.to(torch.uint8).argmax())
                     changes.append(Change(step, name, count * new.element_size(), first))
         return tuple(changes)
 
 
+def _difference(old: torch.Tensor, new: torch.Tensor) -> tuple[int, int]:
+    """Return how many elements differ, and the flat index of the first."""
+    if torch.equal(old, new):
+        return 0, 0
+    differing = (new != old).reshape(-1)
+    return int(differing.sum()), int(differing.to(torch.uint8).argmax())
+
+
 def place(tensor: torch.Tensor) -> tuple[object, ...]:
     """Return what identifies a view's bytes for as long as it lives."""
-    return tensor.data_ptr(), tensor.dtype, tuple(tensor.shape), tuple(tensor.stride())
+    return tensor.data_ptr(), tensor.dtype, tensor.shape, tensor.stride()
 
 
 def watched_leaves(walk: Walk, bucket: int) -> tuple[LeafFact, ...]:

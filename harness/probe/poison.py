@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 import torch
@@ -85,10 +86,15 @@ class Poison:
                 spec = self._truth.fields.get(name)
                 if spec is None or spec.role is not Role.REFRESHED or not self._truth.judged(name):
                     continue
-                key = (tensor.untyped_storage()._cdata, Extent.of_tensor(tensor).identity)
-                if key not in seen:
-                    seen[key] = self._fill(step, name, tensor, spec)
-                self._sentinels[step, name] = seen[key]
+                storage = tensor.untyped_storage()._cdata
+                view = (storage, tensor.storage_offset(), tensor.dtype, tensor.shape, tensor.stride())
+                if view not in seen:
+                    # The same bytes may be seen through views of another shape.
+                    key = (storage, Extent.of_tensor(tensor).identity)
+                    if key not in seen:
+                        seen[key] = self._fill(step, name, tensor, spec)
+                    seen[view] = seen[key]
+                self._sentinels[step, name] = seen[view]
         return tuple(self._fact(filled) for filled in self._filled)
 
     def sentinel(self, step: int, name: str) -> int | None:
@@ -102,6 +108,8 @@ class Poison:
             tensor = filled.tensor()
             if tensor is None or not tensor.numel():
                 continue
+            if ledger.covers(tensor):
+                continue
             written = ledger.written_mask(tensor)
             if bool(written.all()):
                 continue
@@ -111,13 +119,7 @@ class Poison:
         return tuple(found)
 
     def _fill(self, step: int, name: str, tensor: torch.Tensor, spec: FieldSpec) -> int:
-        truth = self._truth
-        expected = (
-            truth.expected[name].live if name in truth.expected else self._references.get(name, NO_VALUES)
-        )
-        sentinel = sentinel_for(
-            spec, truth.dims, truth.inputs, self._salt, expected=expected, guard_page=self._guard_page
-        )
+        sentinel = self._choose(name, spec)
         _poisoned(tensor, spec.init_once_first).fill_(sentinel)
         filled = _Filled(
             step,
@@ -133,13 +135,27 @@ class Poison:
         self._filled.append(filled)
         return sentinel
 
+    def _choose(self, name: str, spec: FieldSpec) -> int:
+        truth = self._truth
+        given = partial(sentinel_for, spec, truth.dims, truth.inputs, self._salt, guard_page=self._guard_page)
+        if name not in truth.expected:
+            return given(expected=self._references.get(name, NO_VALUES))
+        expected = truth.expected[name].live
+        return truth.once(("sentinel", name, self._salt, self._guard_page), lambda: given(expected=expected))
+
     def _fact(self, filled: _Filled) -> PoisonFact:
         tensor = filled.tensor()
         if tensor is None:
             return PoisonFact(filled.step, filled.name, filled.sentinel, 0, False)
         part = _poisoned(tensor, filled.spare_first)
-        landed = part.numel() > 0 and bool((part == filled.sentinel).all())
+        landed = part.numel() > 0 and _all_equal(part, filled.sentinel)
         return PoisonFact(filled.step, filled.name, filled.sentinel, part.numel(), landed)
+
+
+def _all_equal(tensor: torch.Tensor, value: int) -> bool:
+    if tensor.device.type == "cpu":
+        return bool((tensor.numpy() == value).all())
+    return bool((tensor == value).all())
 
 
 def _poisoned(tensor: torch.Tensor, spare_first: bool) -> torch.Tensor:

@@ -1,8 +1,9 @@
-"""Reading leaves: defined elements only, each distinct memory once, compared on the device before copied."""
+"""Reading leaves: defined elements only, each distinct memory once, compared on a device before copied."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import partial
 
 import numpy as np
 import torch
@@ -10,11 +11,13 @@ from numpy.typing import NDArray
 
 from harness.case import PHYSICAL_PAGE
 from harness.digest import value_digest
-from harness.fields import Live, canonical, row_lengths
+from harness.fields import FieldSpec, Live, canonical, live_mask, row_lengths
 from harness.observation import Cell, Digest
 from harness.probe.poison import remaining
 from harness.truth import RoundTruth
 
+SMALL = 4096
+"""Bytes up to which a value is remembered by its bytes, besides its digest."""
 _UNITS = {Live.TOKENS: 1, Live.PAGES: PHYSICAL_PAGE}
 
 
@@ -24,6 +27,7 @@ class Values:
     def __init__(self) -> None:
         """Start empty."""
         self.by_digest: dict[Digest, NDArray[np.generic]] = {}
+        self._small: dict[tuple[object, ...], Digest] = {}
 
     def add(self, value: NDArray[np.generic]) -> Digest:
         """Keep a value (a copy that nobody else changes) and return its digest."""
@@ -31,13 +35,26 @@ class Values:
         self.by_digest.setdefault(digest, value)
         return digest
 
+    def add_copy(self, value: NDArray[np.generic]) -> Digest:
+        """Keep a copy of a value that others may change later and return its digest.
+
+        Small values recur in every step and round: their bytes are looked up before they are hashed.
+        """
+        if value.nbytes > SMALL:
+            return self.add(value.copy())
+        key = value.dtype.str, value.shape, value.tobytes()
+        digest = self._small.get(key)
+        if digest is None:
+            digest = self._small[key] = self.add(value.copy())
+        return digest
+
 
 class Snapshot:
     """Reads the leaves of one round at one moment: nothing may write them between its first and last cell.
 
-    Leaves of different steps with the same defined elements are common (shared or copied): a leaf is
-    compared on its device with those of the same name already read, and copied to the host only if
-    it differs from all of them.
+    Leaves of different steps with the same defined elements are common (shared or copied): a leaf
+    that lies where another lies is read once, one on a device is compared there with those of the
+    same name already read, and copied to the host only if it differs from all of them.
     """
 
     def __init__(self, truth: RoundTruth, values: Values) -> None:
@@ -46,7 +63,6 @@ class Snapshot:
         self._values = values
         self._seen: dict[str, list[tuple[torch.Tensor, Digest]]] = {}
         self._places: dict[tuple[object, ...], Digest] = {}
-        self._masks: dict[Live, torch.Tensor] = {}
 
     def cell(self, step: int, name: str, tensor: torch.Tensor, sentinel: int | None = None) -> Cell | None:
         """Return the leaf's cell, or None where nothing of it is defined in this round.
@@ -54,17 +70,30 @@ class Snapshot:
         sentinel: what the leaf was poisoned with; defined elements still equal to it are counted.
         A leaf of unexpected dtype or shape is kept whole, so that the checks see what it is.
         """
-        place = (tensor.data_ptr(), tensor.shape, tensor.stride(), tensor.dtype)
-        known = self._places.get((name, *place))
+        place = (name, tensor.data_ptr(), tensor.shape, tensor.stride(), tensor.dtype)
+        known = self._places.get(place)
         if known is None:
-            live = self._live(name, tensor)
-            known = "" if live is None else self._digest(name, live)
-            self._places[(name, *place)] = known
+            known = self._places[place] = self._read(name, tensor)
         if not known:
             return None
         if sentinel is None:
             return Cell(step, name, known)
         return Cell(step, name, known, remaining(self._values.by_digest[known], sentinel))
+
+    def _read(self, name: str, tensor: torch.Tensor) -> Digest:
+        """Return the digest of a leaf's defined elements, empty where there are none to judge."""
+        truth = self._truth
+        field = truth.fields.get(name)
+        regular = field is not None and tuple(tensor.shape) == truth.once(
+            ("shape", name), partial(field.shape, truth.dims)
+        )
+        if regular and not truth.judged(name):
+            return ""
+        if tensor.device.type == "cpu" and tensor.dtype is not torch.bfloat16:
+            host = tensor.detach().numpy()
+            return self._values.add_copy(self._defined(field, host) if field and regular else host)
+        live = self.on_device(field, tensor) if field and regular else tensor.detach()
+        return self._digest(name, live)
 
     def _digest(self, name: str, live: torch.Tensor) -> Digest:
         """Return the digest of a leaf's defined elements, copied to the host only if they are new here."""
@@ -75,13 +104,21 @@ class Snapshot:
         self._seen[name].append((live, digest))
         return digest
 
-    def _live(self, name: str, tensor: torch.Tensor) -> torch.Tensor | None:
+    def _defined(self, field: FieldSpec, host: NDArray[np.generic]) -> NDArray[np.generic]:
+        """`fields.canonical`, with the mask made once for a round."""
         truth = self._truth
-        field = truth.fields.get(name)
-        if field is None or tuple(tensor.shape) != field.shape(truth.dims):
-            return tensor.detach()
-        if not truth.judged(name):
-            return None
+        if field.live is Live.ALL or field.live is Live.ELSEWHERE:
+            return host.reshape(-1)
+        if field.live is Live.PLAN:
+            return canonical(field, truth.dims, truth.inputs, host)
+        mask = truth.once(
+            ("mask", field.live, host.shape), lambda: live_mask(field, truth.dims, truth.inputs)
+        )
+        return host.reshape(-1) if mask is None else host[mask]
+
+    def on_device(self, field: FieldSpec, tensor: torch.Tensor) -> torch.Tensor:
+        """`fields.canonical` of a leaf on its device (plans and candidates by way of the host)."""
+        truth = self._truth
         if field.live is Live.ALL or field.live is Live.ELSEWHERE:
             return tensor.detach().reshape(-1)
         if field.live in (Live.TOKENS, Live.PAGES, Live.POOLED_PAGES):
@@ -92,13 +129,15 @@ class Snapshot:
 
     def _mask(self, live: Live, tensor: torch.Tensor) -> torch.Tensor:
         """The same rule as `fields.live_mask`, on the leaf's device; a test holds the two together."""
-        if live not in self._masks:
-            truth, device = self._truth, tensor.device
+        truth, device = self._truth, tensor.device
+
+        def make() -> torch.Tensor:
             unit = _UNITS.get(live, PHYSICAL_PAGE * truth.dims.pool)
             lengths = torch.from_numpy(row_lengths(truth.dims, truth.inputs)).to(device)
             columns = torch.arange(tensor.shape[1], device=device) * unit
-            self._masks[live] = columns[None, :] < lengths[:, None]
-        return self._masks[live]
+            return columns[None, :] < lengths[:, None]
+
+        return truth.once(("device mask", live, tuple(tensor.shape), str(device)), make)
 
 
 def to_numpy(tensor: torch.Tensor) -> NDArray[np.generic]:
