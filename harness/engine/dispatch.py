@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -48,7 +48,7 @@ class Traits:
     composite: bool
     """Whether it is a composition of others; under inference mode such operations arrive whole."""
 
-    @property
+    @functools.cached_property
     def works(self) -> bool:
         """Whether a device would run anything: false of views and allocations."""
         return bool(self.written) or (self.fresh and not self.allocates)
@@ -96,22 +96,33 @@ def argument(
     return default
 
 
-def written_tensors(traits: Traits, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Iterator[torch.Tensor]:
-    """Yield the tensors of a call whose elements it writes, lists of them flattened."""
+def written_tensors(traits: Traits, args: Sequence[Any], kwargs: Mapping[str, Any]) -> list[torch.Tensor]:
+    """Return the tensors of a call whose elements it writes, lists of them flattened."""
+    found: list[torch.Tensor] = []
     for position, name in traits.written:
-        yield from tensors_in(args[position] if position < len(args) else kwargs.get(name))
+        _gather(args[position] if position < len(args) else kwargs.get(name), found)
+    return found
 
 
-def tensors_in(value: Any) -> Iterator[torch.Tensor]:
-    """Yield the tensors of an argument or a result, in order: tensors, lists, tuples, dicts of them."""
+def tensors_in(value: Any) -> list[torch.Tensor]:
+    """Return the tensors of an argument or a result, in order: tensors, lists, tuples, dicts of them."""
+    found: list[torch.Tensor] = []
+    _gather(value, found)
+    return found
+
+
+def _gather(value: Any, found: list[torch.Tensor]) -> None:
     if isinstance(value, torch.Tensor):
-        yield value
+        found.append(value)
     elif isinstance(value, list | tuple):
         for item in value:
-            yield from tensors_in(item)
+            if isinstance(item, torch.Tensor):
+                found.append(item)
+            elif isinstance(item, list | tuple | dict):
+                _gather(item, found)
     elif isinstance(value, dict):
         for item in value.values():
-            yield from tensors_in(item)
+            _gather(item, found)
 
 
 class OperationMode(TorchDispatchMode):  # type: ignore[no-untyped-call]

@@ -33,6 +33,12 @@ HOST_READS: Mapping[Callable[..., Any], str] = {
 """Torch functions that hand tensor contents to the host without an operation."""
 
 
+_WATCHED = frozenset({torch.Tensor.to, *HOST_READS})
+_ASSIGNMENTS = frozenset({"aten.index_put", "aten.index_put_", "aten._index_put_impl_"})
+_SHAPERS = _ASSIGNMENTS | {"aten.index", "aten.repeat_interleave"}
+"""Operations whose shapes depend on data for some arguments only."""
+
+
 def host_read(func: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any] | None) -> str:
     """Return how a person writes the host read that this torch function is, empty if it is none."""
     if func is torch.Tensor.to:
@@ -53,10 +59,11 @@ class HostReads(TorchFunctionMode):
     def __torch_function__(
         self, func: Callable[..., Any], types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
     ) -> Any:
-        name = host_read(func, args, kwargs)
-        if name:
-            self._on_read(name)
-        return func(*args, **(kwargs or {}))
+        if func in _WATCHED:
+            name = host_read(func, args, kwargs)
+            if name:
+                self._on_read(name)
+        return func(*args, **kwargs) if kwargs else func(*args)
 
 
 def refuse_host_read(name: str) -> CaptureError:
@@ -79,6 +86,10 @@ def refusal(
     constants: tells whether a tensor is a Python value lifted into the capture; assigning one
     through a bool mask becomes a fill, which needs no shape from data.
     """
+    if not (
+        traits.reads_host or traits.rebinds or traits.dynamic or traits.random or traits.name in _SHAPERS
+    ):
+        return None
     if traits.reads_host:
         return refuse_host_read(traits.name)
     if traits.rebinds:
@@ -114,7 +125,7 @@ def _shape_from_data(
 ) -> bool:
     if traits.name == "aten.index":
         return _masked(argument(func, "indices", args, kwargs))
-    if traits.name in ("aten.index_put", "aten.index_put_", "aten._index_put_impl_"):
+    if traits.name in _ASSIGNMENTS:
         values = argument(func, "values", args, kwargs)
         return _masked(argument(func, "indices", args, kwargs)) and not (
             values.numel() == 1 and constants(values)

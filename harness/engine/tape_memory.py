@@ -106,8 +106,9 @@ class Memory:
     def see(self, tensor: torch.Tensor) -> None:
         """Take note of an operation's argument: a storage not seen before belongs to someone else."""
         storage = tensor.untyped_storage()
-        if storage._cdata not in self._owned and storage._cdata not in self._external:
-            self._external[storage._cdata] = External(
+        identity = storage._cdata
+        if identity not in self._owned and identity not in self._external:
+            self._external[identity] = External(
                 weak=StorageWeakRef(storage),  # type: ignore[no-untyped-call]
                 address=storage.data_ptr(),
                 nbytes=storage.nbytes(),
@@ -123,6 +124,16 @@ class Memory:
         if storage._cdata not in self._external:
             self._owned.setdefault(storage._cdata, _Owned(storage, tensor.dtype, constant))
 
+    def adopt_all(self, results: list[torch.Tensor]) -> list[bool]:
+        """Own the storages that an operation returned; return for each result whether it was new."""
+        storages = [tensor.untyped_storage() for tensor in results]
+        identities = [storage._cdata for storage in storages]
+        fresh = [key not in self._owned and key not in self._external for key in identities]
+        for tensor, storage, key, born in zip(results, storages, identities, fresh, strict=True):
+            if born:
+                self._owned.setdefault(key, _Owned(storage, tensor.dtype, constant=False))
+        return fresh
+
     def constant(self, tensor: torch.Tensor) -> bool:
         """Whether the tensor is a Python value lifted into the capture."""
         owned = self._owned.get(tensor.untyped_storage()._cdata)
@@ -137,12 +148,13 @@ class Memory:
         if tensor.is_conj() or tensor.is_neg():
             raise CaptureError(f"capture: {operation} takes a lazily conjugated view; resolve it first")
         storage = tensor.untyped_storage()
-        external = self._external.get(storage._cdata)
+        identity = storage._cdata
+        external = self._external.get(identity)
         if external is not None and external.node < 0:
             external.node, external.operation = node, operation
-        shape, stride = tuple(tensor.shape), tuple(tensor.stride())
+        shape, stride = tuple(tensor.shape), tensor.stride()
         offset = int(tensor.storage_offset())
-        key = (storage._cdata, tensor.dtype, shape, stride, offset)
+        key = (identity, tensor.dtype, shape, stride, offset)
         bound = self._bound.get(key)
         if bound is None:
             bound = torch.empty(0, dtype=tensor.dtype, device=tensor.device)

@@ -114,10 +114,8 @@ class Recorder(OperationMode):  # type: ignore[no-untyped-call]
             self._see_arguments(traits, args, kwargs)
         result = func(*args, **kwargs)
         with unseen():
-            outputs = list(tensors_in(result))
-            fresh = [not memory.knows(output) for output in outputs]
-            for output in outputs:
-                memory.adopt(output)
+            outputs = tensors_in(result)
+            fresh = memory.adopt_all(outputs)
             if traits.allocates:
                 memory.uninitialise(outputs[0])
             elif traits.written or any(fresh) or not func._schema.returns:
@@ -149,7 +147,7 @@ class Recorder(OperationMode):  # type: ignore[no-untyped-call]
     def _see_arguments(self, traits: Traits, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         memory = self._memory
         lifted = traits.name == "aten.lift_fresh"
-        for tensor in tensors_in((args, kwargs)):
+        for tensor in (*tensors_in(args), *tensors_in(kwargs)):
             if lifted and not memory.knows(tensor):
                 memory.adopt(tensor, constant=True)
             else:
@@ -175,7 +173,7 @@ class Recorder(OperationMode):  # type: ignore[no-untyped-call]
         node = Node(
             func._op,
             tuple(self._bound(value, index, name) for value in args),
-            {key: self._bound(value, index, name) for key, value in kwargs.items()},
+            {key: self._bound(value, index, name) for key, value in kwargs.items()} if kwargs else kwargs,
             _land(landing),
             name,
         )
