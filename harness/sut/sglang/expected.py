@@ -33,10 +33,13 @@ def released_route(case: Case) -> Path:
     return Path.MULTI_DESTINATION_COPY if case.backends >= MULTI_DESTINATIONS else Path.INDEPENDENT
 
 
-def expectation(case: Case, bucket: int, *, shared: bool, lacks: Collection[str] = ()) -> Expectation:
+def expectation(
+    case: Case, bucket: int, *, shared: bool, staged: bool = False, lacks: Collection[str] = ()
+) -> Expectation:
     """Return the declaration of one bucket's refresh.
 
-    shared: whether steps 1.. alias step 0. lacks: leaves that the release does not have.
+    shared: whether steps 1.. alias step 0. staged: whether step 0 is then refreshed from the precomputed
+    input. lacks: leaves that the release does not have.
     """
     route = (case.path if case.path is not Path.RELEASED else Path.SHARED) if shared else released_route(case)
     dims = Dims.of(case, bucket)
@@ -48,10 +51,13 @@ def expectation(case: Case, bucket: int, *, shared: bool, lacks: Collection[str]
         elif route is Path.SIBLING_COPY and step > 0:
             counts = _sibling_copied(dims)
         writes += [LedgerEntry(step, name, count) for name, count in counts.items() if name not in lacks]
+    spans = _spans(case, route)
+    if staged and route is Path.SHARED:
+        spans |= {"precompute": 1, "fused_copy": 1}
     return Expectation(
         route=route,
         writes=tuple(writes),
-        spans=_spans(case, route),
+        spans=spans,
         shared=shared and case.sharing_applies,
         state_leaves=_state_leaves(dims, shared=shared and case.sharing_applies),
     )

@@ -119,6 +119,7 @@ def load(version: str | None, device: torch.device) -> Loaded:
 
 
 def _load_real(site: Site) -> Loaded:
+    _check_interpreter(wanted=False)
     os.environ["CUDA_HOME"] = cuda.toolkit()
     torch.cuda.current_device()  # initialises CUDA, so that SGLang asks torch for the architecture, not NVML
     if not site.slim:
@@ -134,7 +135,7 @@ def _load_real(site: Site) -> Loaded:
 
 
 def _load_simulated(site: Site) -> Loaded:
-    _check_interpreter()
+    _check_interpreter(wanted=True)
     deep_gemm = PlaceholderModule("deep_gemm")
     deep_gemm.__path__ = []
     vars(deep_gemm)["get_paged_mqa_logits_metadata"] = standins.paged_mqa_schedule
@@ -145,13 +146,14 @@ def _load_simulated(site: Site) -> Loaded:
     return Loaded(site, True, found, _facts(site, found, REAL_PARTS, stand_ins), shim, deep_gemm)
 
 
-def _check_interpreter() -> None:
+def _check_interpreter(wanted: bool) -> None:
     """Triton decides at the decoration of a kernel whether it is interpreted, its own library included."""
     standard = sys.modules.get("triton.language.standard")
-    if standard is not None and type(standard.cdiv).__name__ != "InterpretedFunction":
+    interpreted_now = type(getattr(standard, "cdiv", None)).__name__ == "InterpretedFunction"
+    if standard is not None and interpreted_now != wanted:
         raise UsageError(
-            "triton was imported before the harness could choose its interpreter: set TRITON_INTERPRET=1, "
-            "or start a new process"
+            f"triton was imported {'without' if wanted else 'with'} its interpreter in this process already: "
+            f"{'set TRITON_INTERPRET=1, or ' if wanted else ''}start a new process"
         )
 
 

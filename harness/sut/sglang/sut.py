@@ -10,7 +10,7 @@ import torch
 
 from harness.case import Case
 from harness.engine.protocol import Engine
-from harness.errors import CaseError, HarnessError
+from harness.errors import CaseError, HarnessError, UsageError
 from harness.fields import COUNTER, Dims
 from harness.observation import Expectation
 from harness.oracle import sparse_lengths, visible_lengths
@@ -37,7 +37,14 @@ class SglangSut:
     tolerates_poison = True
 
     def __init__(
-        self, case: Case, engine: Engine, span: SpanRecorder, buckets: Sequence[int], loaded: Loaded
+        self,
+        case: Case,
+        engine: Engine,
+        span: SpanRecorder,
+        buckets: Sequence[int],
+        loaded: Loaded,
+        *,
+        staged: bool = False,
     ) -> None:
         if case.model.index_kpool > 1 and not loaded.seams.packs_pools:
             raise HarnessError(
@@ -51,16 +58,19 @@ class SglangSut:
         self._largest = max(buckets)
         self._buckets = tuple(buckets)
         self._watch = Watch(loaded.seams, span)
-        self._sharing = (
-            shared.Options(in_graph=case.path is Path.SHARED_IN_GRAPH)
-            if case.path is not Path.RELEASED
-            else None
-        )
+        with loaded.calls(case.geometry):
+            self._native = case.mode is Mode.DECODE and shared.shares_by_itself()
+        self._dropin: shared.Options | None = None
+        if case.path is not Path.RELEASED and not self._native:
+            self._dropin = shared.Options(staged=staged, in_graph=case.path is Path.SHARED_IN_GRAPH)
+        if self._native and case.path is Path.SHARED_IN_GRAPH:
+            raise HarnessError(
+                f"SGLang {loaded.site.version} shares by itself and does not refresh inside the graph"
+            )
         self._batches = Batches(case, loaded.seams, self._buckets, engine.device)
         self._consumer = Consumer(case, engine.device)
         self._multi: Any = None
         with self._calls():
-            self._native = self._sharing is None and shared.shares_by_itself()
             if case.mode is Mode.DECODE:
                 self._multi = make_multi(case, loaded.seams, self._batches, self._largest)
                 self._backends: list[Any] = self._multi.attn_backends
@@ -70,23 +80,26 @@ class SglangSut:
     @contextmanager
     def _calls(self) -> Iterator[Patches]:
         with self._loaded.calls(self._case.geometry) as patches:
-            if self._sharing is not None and not shared.shares_by_itself():
-                shared.install(self._sharing)
+            if self._dropin is not None:
+                shared.install(self._dropin)
                 patches.callback(shared.uninstall)
             self._watch.patch(patches)
             yield patches
 
     def facts(self) -> Mapping[str, str]:
         """Return versions, and which parts are real and which stand-ins."""
-        sharing = "the drop-in" if self._sharing is not None else "none"
-        return {**self._loaded.facts, "sglang.sharing": "SGLang's own" if self._native else sharing}
+        sharing = "SGLang's own" if self._native else "none"
+        if self._dropin is not None:
+            sharing = f"the drop-in, {'staged' if self._dropin.staged else 'direct'}"
+        return {**self._loaded.facts, "sglang.sharing": sharing}
 
     def expectation(self, bucket: int) -> Expectation:
         """Return what the path in force declares of a refresh of one bucket."""
         return expectation(
             self._case,
             bucket,
-            shared=self._native or self._sharing is not None,
+            shared=self._native or self._dropin is not None,
+            staged=self._dropin is not None and self._dropin.staged,
             lacks=self._loaded.seams.lacks,
         )
 
@@ -172,7 +185,7 @@ class SglangSut:
         return self._multi if self._multi is not None else self._backends[0]
 
     def _in_graph(self) -> bool:
-        return self._sharing is not None and self._sharing.in_graph
+        return self._dropin is not None and self._dropin.in_graph
 
 
 def _roots(backend: Any) -> StepRoots:
@@ -188,11 +201,20 @@ def _roots(backend: Any) -> StepRoots:
     )
 
 
-def make_sut(case: Case, engine: Engine, span: SpanRecorder, version: str | None = None) -> SglangSut:
+def make_sut(
+    case: Case,
+    engine: Engine,
+    span: SpanRecorder,
+    version: str | None = None,
+    refresh: str = "direct",
+) -> SglangSut:
     """Build SGLang for a case: the release `version`, or whichever is found first.
 
-    Raises CaseError for a path, mode or kernel that SGLang does not have, UsageError without an SGLang.
+    refresh: how the drop-in refreshes step 0 outside a graph, `direct` or `staged`. Raises CaseError for a
+    path, mode or kernel that SGLang does not have, UsageError without an SGLang or for another `refresh`.
     """
+    if refresh not in ("direct", "staged"):
+        raise UsageError(f"--sut-option refresh={refresh}: allowed are direct, staged")
     if case.path not in PATHS:
         allowed = ", ".join(PATHS)
         raise CaseError(f"{case.id}: path {case.path} is not one of SGLang's ({allowed})")
@@ -200,4 +222,6 @@ def make_sut(case: Case, engine: Engine, span: SpanRecorder, version: str | None
         raise CaseError(f"{case.id}: kernel flashmla_kv needs index_kpool 1, not {case.model.index_kpool}")
     if case.mode is not Mode.DECODE and case.path is not Path.RELEASED:
         raise CaseError(f"{case.id}: mode {case.mode} has one backend, so its path is released")
-    return SglangSut(case, engine, span, program(case).buckets, load(version, engine.device))
+    loaded = load(version, engine.device)
+    buckets = program(case).buckets
+    return SglangSut(case, engine, span, buckets, loaded, staged=refresh == "staged")

@@ -59,3 +59,10 @@ def test_a_release_without_a_seam_is_refused_by_its_name(
     monkeypatch.delattr(getattr(loaded().seams, owner), name)
     with pytest.raises(UsageError, match=f"cannot be driven: .* has no {name}"):
         seams.find("0.5.99")
+
+
+def test_triton_of_the_other_kind_cannot_be_used() -> None:
+    loaded()
+    loader._check_interpreter(wanted=True)
+    with pytest.raises(UsageError, match="with its interpreter in this process"):
+        loader._check_interpreter(wanted=False)

@@ -1,16 +1,18 @@
 import sys
+from collections import Counter
 from dataclasses import replace
 
 import pytest
 import torch
 
-from harness.errors import CaseError, HarnessError
+from harness.errors import CaseError, HarnessError, UsageError
 from harness.fields import COUNTER
 from harness.observation import LedgerEntry
 from harness.probe.leaves import walk_roots
 from harness.probe.ledger import Ledger
 from harness.probe.observers import watched_leaves
 from harness.probe.regions import Regions
+from harness.sut.sglang import shared
 from harness.sut.sglang.eager import run_attention
 from harness.sut.sglang.sut import SglangSut, make_sut
 from harness.types import Kernel, Mode, Path
@@ -259,3 +261,41 @@ def test_a_release_that_lacks_leaves_declares_no_writes_to_them() -> None:
     names = {entry.name for entry in declared.writes}
     assert "pooled_topk_v2_plan" not in names
     assert "pooled_paged_mqa_schedule_metadata" in names
+
+
+def test_a_staged_drop_in_declares_one_precompute_and_one_copy() -> None:
+    of = case(4, Path.SHARED, fusion=True)
+    spans = Spans()
+    sut = SglangSut(of, Cpu(), spans, (4,), loaded(), staged=True)  # type: ignore[arg-type]
+    sut.init_graph_state()
+    sut.stage(batch(of, 0))
+    sut.prepare_capture(4)
+    spans.seen.clear()
+    assert wrong_leaves(sut, of, refreshed(sut, of)) == {}
+    assert sut.route() == Path.SHARED
+    assert sut.facts()["sglang.sharing"] == "the drop-in, staged"
+    assert dict(Counter(name for name, _ in spans.seen)) == sut.expectation(4).spans
+    assert ("fused_copy", 0) in spans.seen
+
+
+def test_an_sglang_that_shares_by_itself_is_driven_as_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    seams = loaded().seams
+    with loaded().calls(case(1).geometry):
+        methods = shared._multi_methods(shared.Options())
+    for name, method in shared._step_methods().items():
+        monkeypatch.setattr(seams.step_backend, name, method, raising=False)
+    for name, method in methods.items():
+        monkeypatch.setattr(seams.multi_backend, name, method)
+    for path in (Path.RELEASED, Path.SHARED):
+        of = case(1, path)
+        sut = build(of)
+        assert wrong_leaves(sut, of, refreshed(sut, of)) == {}
+        assert sut.route() == Path.SHARED == sut.expectation(4).route
+        assert sut.facts()["sglang.sharing"] == "SGLang's own"
+    with pytest.raises(HarnessError, match="does not refresh inside the graph"):
+        build(case(1, Path.SHARED_IN_GRAPH))
+
+
+def test_an_unknown_way_of_refreshing_is_refused() -> None:
+    with pytest.raises(UsageError, match="allowed are direct, staged"):
+        make_sut(case(1), Cpu(), Spans(), refresh="lazy")  # type: ignore[arg-type]
