@@ -130,7 +130,7 @@ class Case:
 
     @property
     def metadata_tokens(self) -> int:
-        """`N` as far as metadata depends on it: in decode it does not, and the model's default stands for all."""
+        """`N` as far as metadata depends on it; in decode it does not: the model's default stands for all."""
         variant = self.model.default_variant if self.mode is Mode.DECODE else self.variant
         return variant.draft_tokens
 

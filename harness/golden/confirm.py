@@ -53,9 +53,7 @@ class Confirmation:
                 confirmed.add(cell.value)
         if not open_cells:
             return
-        inputs = padded_inputs(
-            keyed.round, observation.program, case.model, case.mode, case.metadata_tokens
-        )
+        inputs = padded_inputs(keyed.round, observation.program, case.model, case.mode, case.metadata_tokens)
         full = self._oracle(keyed.dims, inputs)
         for cell in open_cells:
             spec, got = fields[cell.name], observation.values[cell.value]
