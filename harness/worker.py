@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import time
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path as FilePath
 
@@ -39,19 +40,21 @@ class Worker:
         self._known = load_known(options.cases_dir / KNOWN_FILE)
         self._goldens = GoldenStore(options.golden_dir)
         self._rounds: tuple[tuple[object, ...], Program] | None = None
+        gc.freeze()  # modules and models stay: collections between cases need not look at them again
 
     def run(self, group: tuple[Case, ...]) -> Iterator[CaseResult]:
         """Run cases that share a reference; the reference is driven when the first case needs it."""
         ordinary: Observation | None = None
         for case in group:
             start = time.perf_counter()
-            rounds = self._program(case)
-            observation = drive(case, rounds, self._truth, self._factory, self._engine)
-            if not is_reference(case) and ordinary is None:
-                ordinary = self._ordinary(case, rounds)
-            reference = None if is_reference(case) else ordinary
-            yield self._judge(observation, reference, start)
-        gc.collect()  # graphs and buffers of this group, which reference cycles may keep
+            with _collected_after():
+                rounds = self._program(case)
+                observation = drive(case, rounds, self._truth, self._factory, self._engine)
+                if not is_reference(case) and ordinary is None:
+                    ordinary = self._ordinary(case, rounds)
+                reference = None if is_reference(case) else ordinary
+                result = self._judge(observation, reference, start)
+            yield result
 
     def observe(self, case: Case) -> tuple[Observation, Observation | None]:
         """Drive one case and its reference, and judge nothing."""
@@ -82,6 +85,19 @@ class Worker:
         subject = Subject.of(observation, self._truth, ordinary, golden, golden_checked=checked)
         result = judge(subject, self._known)
         return replace(result, seconds=time.perf_counter() - start)
+
+
+@contextmanager
+def _collected_after() -> Iterator[None]:
+    """Collect cyclic garbage, which may keep graphs and buffers, once after a case and not in its midst."""
+    enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if enabled:
+            gc.enable()
+        gc.collect()
 
 
 def judge_file(file: FilePath, options: RunOptions) -> CaseResult:

@@ -99,15 +99,15 @@ class Walker:
                 same = last is not None and last.places == places[key]
                 parts[step, bucket] = last if last and same else _Part.of(step, bucket, places[key])
         self._last = parts
+        captured = tuple(captured)
+        dead = {region for region in {leaf.region for leaf in captured} if not self._regions.alive(region)}
         return Walk(
             leaves=tuple(chain.from_iterable(part.leaves for part in parts.values())),
             hosts=tuple(chain.from_iterable(part.hosts for part in parts.values())),
             active=tuple(_active_bucket(root) for root in look.roots),
-            freed=tuple(
-                (leaf.step, leaf.bucket, leaf.name)
-                for leaf in captured
-                if not self._regions.alive(leaf.region)
-            ),
+            freed=tuple((leaf.step, leaf.bucket, leaf.name) for leaf in captured if leaf.region in dead)
+            if dead
+            else (),
         )
 
     def _place(self, tensor: torch.Tensor) -> _Place:

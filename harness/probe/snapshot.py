@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from functools import partial
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 
 import numpy as np
 import torch
@@ -18,6 +18,8 @@ from harness.truth import RoundTruth
 
 SMALL = 4096
 """Bytes up to which a value is remembered by its bytes, besides its digest."""
+LATEST = 3
+"""Larger values of one shape that a new one is compared with before it is hashed."""
 _UNITS = {Live.TOKENS: 1, Live.PAGES: PHYSICAL_PAGE}
 
 
@@ -28,6 +30,7 @@ class Values:
         """Start empty."""
         self.by_digest: dict[Digest, NDArray[np.generic]] = {}
         self._small: dict[tuple[object, ...], Digest] = {}
+        self._large: dict[tuple[object, ...], list[Digest]] = {}
 
     def add(self, value: NDArray[np.generic]) -> Digest:
         """Keep a value (a copy that nobody else changes) and return its digest."""
@@ -36,17 +39,55 @@ class Values:
         return digest
 
     def add_copy(self, value: NDArray[np.generic]) -> Digest:
-        """Keep a copy of a value that others may change later and return its digest.
+        """Keep a copy of a value that others may change later and return its digest."""
+        return self.once(value, lambda: value)
 
-        Small values recur in every step and round: their bytes are looked up before they are hashed.
+    def once(
+        self, raw: NDArray[np.generic], make: Callable[[], NDArray[np.generic]], key: object = None
+    ) -> Digest:
+        """Keep a copy of what `make` gives for `raw` and return its digest.
+
+        Small values recur in every step and round: their bytes are looked up before anything is made
+        or hashed. key: whatever the result depends on besides `raw`.
         """
-        if value.nbytes > SMALL:
-            return self.add(value.copy())
-        key = value.dtype.str, value.shape, value.tobytes()
-        digest = self._small.get(key)
+        if raw.nbytes > SMALL:
+            return self._keep_large(make())
+        found = key, raw.dtype, raw.shape, raw.tobytes()
+        digest = self._small.get(found)
         if digest is None:
-            digest = self._small[key] = self.add(value.copy())
+            digest = self._small[found] = self.add(make().copy())
         return digest
+
+    def _keep_large(self, value: NDArray[np.generic]) -> Digest:
+        """Compare with the latest values of the same shape, which costs less than to hash."""
+        if value.dtype.kind not in "iub":
+            return self.add(value.copy())  # equal floats may differ in their bytes
+        latest = self._large.setdefault((value.dtype, value.shape), [])
+        for digest in latest:
+            if np.array_equal(self.by_digest[digest], value):
+                return digest
+        digest = self.add(value.copy())
+        latest.insert(0, digest)
+        del latest[LATEST:]
+        return digest
+
+
+@dataclass(frozen=True)
+class _Rule:
+    """How to read a leaf in one round."""
+
+    field: FieldSpec
+    shape: tuple[int, ...]
+    judged: bool
+    mask: NDArray[np.bool_] | None
+    """Defined elements; None: all, or the rows of a plan."""
+
+    @classmethod
+    def of(cls, truth: RoundTruth, field: FieldSpec) -> _Rule:
+        mask = live_mask(field, truth.dims, truth.inputs)
+        if mask is not None and mask.all():
+            mask = None
+        return cls(field, field.shape(truth.dims), truth.judged(field.name), mask)
 
 
 class Snapshot:
@@ -63,6 +104,7 @@ class Snapshot:
         self._values = values
         self._seen: dict[str, list[tuple[torch.Tensor, Digest]]] = {}
         self._places: dict[tuple[object, ...], Digest] = {}
+        self._rules: dict[str, _Rule] = truth.once("reading rules", dict)
 
     def cell(self, step: int, name: str, tensor: torch.Tensor, sentinel: int | None = None) -> Cell | None:
         """Return the leaf's cell, or None where nothing of it is defined in this round.
@@ -82,18 +124,27 @@ class Snapshot:
 
     def _read(self, name: str, tensor: torch.Tensor) -> Digest:
         """Return the digest of a leaf's defined elements, empty where there are none to judge."""
-        truth = self._truth
-        field = truth.fields.get(name)
-        regular = field is not None and tuple(tensor.shape) == truth.once(
-            ("shape", name), partial(field.shape, truth.dims)
-        )
-        if regular and not truth.judged(name):
+        rule = self._rules.get(name)
+        if rule is None and name in self._truth.fields:
+            rule = self._rules[name] = _Rule.of(self._truth, self._truth.fields[name])
+        if rule is not None and tensor.shape != rule.shape:
+            rule = None
+        if rule is not None and not rule.judged:
             return ""
         if tensor.device.type == "cpu" and tensor.dtype is not torch.bfloat16:
-            host = tensor.detach().numpy()
-            return self._values.add_copy(self._defined(field, host) if field and regular else host)
-        live = self.on_device(field, tensor) if field and regular else tensor.detach()
-        return self._digest(name, live)
+            return self._read_host(rule, tensor.detach().numpy())
+        return self._digest(name, self.on_device(rule.field, tensor) if rule else tensor.detach())
+
+    def _read_host(self, rule: _Rule | None, host: NDArray[np.generic]) -> Digest:
+        """`fields.canonical` of a leaf on the host, with the mask made once for a round."""
+        if rule is None:
+            return self._values.add_copy(host)
+        if rule.field.live is Live.PLAN:
+            truth, field = self._truth, rule.field
+            return self._values.once(
+                host, lambda: canonical(field, truth.dims, truth.inputs, host), key=Live.PLAN
+            )
+        return self._values.add_copy(host.reshape(-1) if rule.mask is None else host[rule.mask])
 
     def _digest(self, name: str, live: torch.Tensor) -> Digest:
         """Return the digest of a leaf's defined elements, copied to the host only if they are new here."""
@@ -103,18 +154,6 @@ class Snapshot:
         digest = self._values.add(to_numpy(live))
         self._seen[name].append((live, digest))
         return digest
-
-    def _defined(self, field: FieldSpec, host: NDArray[np.generic]) -> NDArray[np.generic]:
-        """`fields.canonical`, with the mask made once for a round."""
-        truth = self._truth
-        if field.live is Live.ALL or field.live is Live.ELSEWHERE:
-            return host.reshape(-1)
-        if field.live is Live.PLAN:
-            return canonical(field, truth.dims, truth.inputs, host)
-        mask = truth.once(
-            ("mask", field.live, host.shape), lambda: live_mask(field, truth.dims, truth.inputs)
-        )
-        return host.reshape(-1) if mask is None else host[mask]
 
     def on_device(self, field: FieldSpec, tensor: torch.Tensor) -> torch.Tensor:
         """`fields.canonical` of a leaf on its device (plans and candidates by way of the host)."""
