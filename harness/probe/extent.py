@@ -29,12 +29,12 @@ class Extent:
     elements: NDArray[np.int64] | None = None
     """Where given, only these elements: flat indices in units of `itemsize`, from `start`."""
 
-    @classmethod
-    def of_tensor(cls, tensor: torch.Tensor) -> Extent:
+    @staticmethod
+    def of_tensor(tensor: torch.Tensor) -> Extent:
         """Return a tensor's bytes, from the start of its storage."""
         itemsize = tensor.element_size()
         start = int(tensor.storage_offset()) * itemsize
-        return cls(start, tuple(tensor.shape), tuple(tensor.stride()), itemsize)
+        return _strided(start, tuple(tensor.shape), tensor.stride(), itemsize)
 
     @classmethod
     def of_elements(cls, tensor: torch.Tensor, elements: torch.Tensor) -> Extent:
@@ -47,12 +47,14 @@ class Extent:
     def of_leaf(leaf: LeafFact) -> Extent:
         """Return a leaf's bytes, from the start of its region."""
         dtype: torch.dtype = getattr(torch, leaf.dtype)
-        return Extent(leaf.start, leaf.shape, leaf.stride, dtype.itemsize)
+        return _strided(leaf.start, leaf.shape, leaf.stride, dtype.itemsize)
 
     def moved(self, offset: int) -> Extent:
         """Return the same bytes seen from `offset` bytes earlier."""
         if not offset:
             return self
+        if self.elements is None:
+            return _strided(self.start + offset, self.shape, self.stride, self.itemsize)
         return Extent(self.start + offset, self.shape, self.stride, self.itemsize, self.elements)
 
     @cached_property
@@ -123,3 +125,9 @@ class Extent:
                 (left - start) // grain : (right - start) // grain
             ]
         return window
+
+
+@lru_cache(maxsize=8192)
+def _strided(start: int, shape: tuple[int, ...], stride: tuple[int, ...], itemsize: int) -> Extent:
+    """One object for all extents of the same geometry, so that what is worked out of it is so once."""
+    return Extent(start, shape, tuple(stride), itemsize)

@@ -213,10 +213,13 @@ class Ledger(OperationMode):  # type: ignore[no-untyped-call]
         extent = Extent.of_tensor(leaf).moved(base)
         start, stop = extent.span
         return any(
-            part.elements is None
-            and (
-                part.identity == extent.identity
-                or (part.dense and part.span[0] <= start and stop <= part.span[1])
+            part is extent  # extents of one geometry are one object
+            or (
+                part.elements is None
+                and (
+                    (part.dense and part.span[0] <= start and stop <= part.span[1])
+                    or part.identity == extent.identity
+                )
             )
             for _, part in parts
         )
