@@ -197,4 +197,5 @@ def test_written_mask_equals_what_changed(boxes: list[tuple[int, int, int, int]]
         for top, bottom, left, right in boxes:
             table[top:bottom, left:right].fill_(1)
     assert torch.equal(ledger.written_mask(table), table.bool())
+    assert not ledger.covers(table) or bool(table.all())
     assert torch.equal(ledger.written_mask(table.T[::2]), table.T[::2].bool())

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from harness.fields import canonical, fields_for
 from harness.oracle import expected
-from harness.probe.snapshot import Snapshot, Values, to_numpy
+from harness.probe.snapshot import SMALL, Snapshot, Values, to_numpy
 from harness.truth import RoundTruth, Truth
 from harness.types import Mode
 from tests.helpers import make_case, make_program, tiny_model
@@ -34,6 +34,8 @@ def test_device_mask_equals_the_field_table(lengths: list[int], mode: Mode) -> N
         assert cell is not None
         assert cell.value == truth.expected[name].digest
         want = canonical(field, truth.dims, truth.inputs, full[name])
+        on_device = snapshot.on_device(field, torch.from_numpy(full[name].copy()))
+        assert np.array_equal(to_numpy(on_device), want)
         assert np.array_equal(values.by_digest[cell.value], want)
 
 
@@ -72,3 +74,22 @@ def test_to_numpy_keeps_the_bits(dtype: torch.dtype) -> None:
     tensor = torch.tensor([1.5, -0.0, 3.0]).to(dtype)
     got = to_numpy(tensor)
     assert got.tobytes() == tensor.view(torch.uint8).numpy().tobytes()
+
+
+@pytest.mark.parametrize("size", [SMALL // 4, SMALL])
+def test_kept_values_are_copies_and_told_apart_by_every_byte(size: int) -> None:
+    values = Values()
+    array = np.zeros(size, np.int32)
+    first = values.add_copy(array)
+    assert values.add_copy(array.copy()) == first
+    array[-1] = 1
+    second = values.add_copy(array)
+    assert second != first
+    assert values.by_digest[first][-1] == 0
+    assert values.add_copy(array.view(np.uint32)) not in {first, second}
+
+
+def test_equal_floats_of_other_bytes_are_told_apart() -> None:
+    values = Values()
+    zeros = np.zeros(SMALL, np.float32)
+    assert values.add_copy(zeros) != values.add_copy(-zeros)
