@@ -100,11 +100,13 @@ def update_goldens(
     nothing written, where updating is refused, a case has an unexpected finding or the oracle
     contradicts a value.
     """
+    from harness import runner
     from harness.updating import Updating
 
     update = Updating(options, mode, reason)
     (plan,) = plans([options])
-    follow((update.run(case) for case in plan.cases), len(plan.cases), console)
+    cases = [case for group in runner.groups(plan.cases) for case in group]
+    follow((update.run(case) for case in cases), len(cases), console)
     update.apply(echo)
 
 

@@ -21,7 +21,7 @@ from harness.known import load_known
 from harness.observation import Observation
 from harness.ordinary import is_reference, ordinary_of
 from harness.rounds import Program, program, rounds_key
-from harness.runner import RunOptions, factory_of, observation_name
+from harness.runner import RunOptions, factory_of, observation_name, reference_key
 from harness.truth import Truth
 from harness.types import EngineKind
 
@@ -40,24 +40,23 @@ class Worker:
         self._known = load_known(options.cases_dir / KNOWN_FILE)
         self._goldens = GoldenStore(options.golden_dir)
         self._rounds: tuple[tuple[object, ...], Program] | None = None
+        self._reference: tuple[tuple[object, ...], Observation] | None = None
         gc.freeze()  # modules and models stay: collections between cases need not look at them again
 
     def run(self, group: tuple[Case, ...]) -> Iterator[CaseResult]:
-        """Run cases that share a reference; the reference is driven when the first case needs it."""
-        ordinary: Observation | None = None
+        """Run cases one after the other and yield their results."""
         for case in group:
             start = time.perf_counter()
             with _collected_after():
-                rounds = self._program(case)
-                observation = drive(case, rounds, self._truth, self._factory, self._engine)
-                if not is_reference(case) and ordinary is None:
-                    ordinary = self._ordinary(case, rounds)
-                reference = None if is_reference(case) else ordinary
-                result = self._judge(observation, reference, start)
+                result = self._judge(*self.observe(case), start)
             yield result
 
     def observe(self, case: Case) -> tuple[Observation, Observation | None]:
-        """Drive one case and its reference, and judge nothing."""
+        """Drive one case, judge nothing; return it and its ordinary reference, if it is not one itself.
+
+        The reference of the last case is kept: cases that share one come one after the other
+        (`runner.groups`).
+        """
         rounds = self._program(case)
         observation = drive(case, rounds, self._truth, self._factory, self._engine)
         return observation, None if is_reference(case) else self._ordinary(case, rounds)
@@ -70,7 +69,12 @@ class Worker:
         return self._rounds[1]
 
     def _ordinary(self, case: Case, rounds: Program) -> Observation:
-        return drive(ordinary_of(case), rounds, self._truth, self._factory, self._engine, probes=False)
+        key = reference_key(case)
+        if self._reference is None or self._reference[0] != key:
+            ordinary = ordinary_of(case)
+            driven = drive(ordinary, rounds, self._truth, self._factory, self._engine, probes=False)
+            self._reference = key, driven
+        return self._reference[1]
 
     def _judge(self, observation: Observation, ordinary: Observation | None, start: float) -> CaseResult:
         options, case = self._options, observation.case
