@@ -11,7 +11,9 @@ import glob
 import os
 import shutil
 from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -56,6 +58,18 @@ def toolkit() -> str:
         if root and Path(root, "bin/nvcc").exists() and Path(root, "lib64/libcudart.so").exists():
             return root
     raise UsageError("no CUDA toolkit with bin/nvcc and lib64/libcudart.so: set CUDA_HOME")
+
+
+def build_kernels(seams: Seams) -> None:
+    """Build the JIT modules of the metadata path side by side: the first time, up to a minute each."""
+    jobs: list[Callable[[], Any]] = [seams.topk._jit_topk_v2_module]
+    for tiles in (False, True):
+        jobs.append(partial(seams.copies._jit_fused_metadata_copy_multi_module, True, tiles))
+        for mode in (0, 1):
+            jobs.append(partial(seams.copies._jit_fused_metadata_copy_module, mode, True, tiles))
+    with ThreadPoolExecutor(len(jobs)) as pool:
+        for built in [pool.submit(job) for job in jobs]:
+            built.result()
 
 
 def declare_launches(patches: Patches, seams: Seams, rule: PlanRule) -> None:
