@@ -104,10 +104,12 @@ def _musts(
     decode: dict[str, object] = {"mode": Mode.DECODE}
     pools = sorted({model.index_kpool for model in models})
     first = [next(model.name for model in models if model.index_kpool == pool) for pool in pools]
+    pooled = first[-1]  # the model with the most metadata fields
     for model, fusion, path in product(values["model"], values["fusion"], values["path"]):
         yield decode | {"model": model, "fusion": fusion, "path": path}
     for model, fusion, path, steps in product(first, values["fusion"], values["path"], values["steps"]):
-        yield decode | {"model": model, "fusion": fusion, "path": path, "steps": steps}
+        if not fusion or model == pooled:  # P = 1 never fuses: that on equals off is in the first list
+            yield decode | {"model": model, "fusion": fusion, "path": path, "steps": steps}
     for model, path, bucket in product(first, values["path"], values["bucket"][-1:]):
         # The least that a shared path has to survive: many rows, several steps, populated plans.
         yield decode | {
@@ -124,8 +126,8 @@ def _musts(
     for mode, path, fusion in product(values["mode"], values["path"], values["fusion"]):
         yield {"mode": mode, "path": path, "fusion": fusion}
     if embedded:
-        for model, path, drill in product(first, values["path"], values["drill"]):
-            yield decode | {"model": model, "path": path, "drill": drill}
+        for path, drill in product(values["path"], values["drill"]):
+            yield decode | {"model": pooled, "path": path, "drill": drill}
         for model, mode, bucket in product(first, values["mode"], values["bucket"]):
             # What goldens are made of.
             yield {

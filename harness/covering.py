@@ -69,7 +69,7 @@ class Table:
         """
         last = max(int(str(value)) for value in self._axes.values["bucket"])
         by_bucket = {1: 0.6, 2: 0.2, last: 0.5}
-        by_steps = {2: 0.3, 3: 0.15, 4: 0.05}
+        by_steps = {2: 0.4, 3: 0.25, 5: 0.1, 6: 0.2}
         buckets = [by_bucket.get(int(str(value)), 0.0) for value in self._axes.values["bucket"]]
         steps = [by_steps.get(int(str(value)), 0.0) for value in self._axes.values["steps"]]
         columns = self.rows[:, AXES.index("bucket")], self.rows[:, AXES.index("steps")]
