@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from enum import StrEnum
 from pathlib import Path as FilePath
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -20,6 +20,8 @@ if TYPE_CHECKING:
     from harness.runner import RunOptions
     from harness.session import Outcome
 
+SGLANG = "sglang"
+"""The system that `--sglang-version` speaks about."""
 PASSED, FOUND, USAGE, STOPPED = 0, 1, 2, 130
 
 _Kind = TypeVar("_Kind", bound=StrEnum)
@@ -139,11 +141,19 @@ def _with(*groups: Sequence[Callable[[_Command], _Command]]) -> Callable[[_Comma
     metavar="KEY=VALUE",
     help="Handed to the system under test.",
 )
+@click.option(
+    "--sglang-version",
+    "versions",
+    multiple=True,
+    metavar="VERSION",
+    help="Release of SGLang, with --sut sglang; several are verified side by side.",
+)
 @click.option("--save", type=_FOLDER, metavar="DIR", help="Keep the observations for `judge`.")
 @click.option("--list", "list_only", is_flag=True, help="Print the planned cases and run nothing.")
 def verify(
     suts: tuple[str, ...],
     engines: tuple[str, ...],
+    versions: tuple[str, ...],
     list_only: bool,
     json_file: FilePath | None,
     **flags: Any,
@@ -153,10 +163,13 @@ def verify(
 
     if json_file is not None:
         jsonreport.check_writable(json_file)
+    _check_versions(versions, suts, flags)
+    several = len(versions) > 1
     runs = [
-        _options(sut=sut, engine=EngineKind(engine), **flags)
+        _options(sut=sut, engine=EngineKind(engine), version=version, isolated=several, **flags)
         for sut in dict.fromkeys(suts)
         for engine in dict.fromkeys(engines)
+        for version in (dict.fromkeys(versions) if versions and sut == SGLANG else [""])
     ]
     if list_only:
         for plan in session.plans(runs):
@@ -246,6 +259,16 @@ def bench_cpu(**flags: Any) -> int:
     return PASSED
 
 
+def _check_versions(versions: Sequence[str], suts: Sequence[str], flags: Mapping[str, Any]) -> None:
+    """Raise UsageError where releases are asked for and cannot be, or could not be told apart."""
+    if versions and SGLANG not in suts:
+        raise UsageError("--sglang-version speaks about --sut sglang, which is not asked for")
+    if versions and "version" in flags["sut_option"]:
+        raise UsageError("--sglang-version and --sut-option version=... say the same: give one of them")
+    if len(versions) > 1 and flags["save"] is not None:
+        raise UsageError("--save keeps one release: give one --sglang-version, and each a folder of its own")
+
+
 def _options(
     *,
     cases_dir: FilePath | None,
@@ -257,6 +280,8 @@ def _options(
     jobs: int = 0,
     save: FilePath | None = None,
     sut_option: dict[str, str] | None = None,
+    version: str = "",
+    isolated: bool = False,
     **selection: Any,
 ) -> RunOptions:
     from harness.matrix import Selection
@@ -273,7 +298,8 @@ def _options(
         save=save,
         selection=Selection(**selection),
         golden="off" if no_golden else "check",
-        sut_options=sut_option or {},
+        sut_options={**(sut_option or {}), **({"version": version} if version else {})},
+        isolated=isolated,
     )
 
 

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from harness.case import Case
 from harness.engine.protocol import Engine, Graph
-from harness.errors import CaptureError, FreedStorageError, UsageError
+from harness.errors import CaptureError, FreedStorageError, NotDrivable, UsageError
 from harness.observation import Capture, Expectation, Observation, Refresh, Replay, RoundRecord
 from harness.pages import guard_page
 from harness.probe.instruments import Instruments, Spans
@@ -50,7 +50,10 @@ class _Captured:
 def drive(
     case: Case, program: Program, truth: Truth, factory: SutFactory, engine: Engine, *, probes: bool = True
 ) -> Observation:
-    """Run one case and return what was observed. Exceptions of the system under test become `problems`."""
+    """Run one case and return what was observed. Exceptions of the system under test become `problems`.
+
+    Raises NotDrivable where the system says that it cannot be driven on this case.
+    """
     run = _Run(case, program, truth, engine, probes)
     try:
         run.execute(factory)
@@ -305,12 +308,12 @@ class _Run:
 def _system(what: str) -> Iterator[None]:
     """Run code under test; any exception of it is the run's result, in one line.
 
-    Only errors that speak about the harness's own use (UsageError) or that the driver records itself
-    (CaptureError, FreedStorageError) pass through.
+    Only errors that speak about the harness's own use (UsageError), that skip the case (NotDrivable) or that
+    the driver records itself (CaptureError, FreedStorageError) pass through.
     """
     try:
         yield
-    except (UsageError, SystemFailure, CaptureError, FreedStorageError):
+    except (UsageError, NotDrivable, SystemFailure, CaptureError, FreedStorageError):
         raise
     except Exception as error:  # the boundary to code under test: its exception is what we observe
         lines = str(error).strip().splitlines() or [""]

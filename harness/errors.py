@@ -19,6 +19,10 @@ class GoldenError(UsageError):
     """A stored golden is missing, damaged, of another schema, or may not be updated now."""
 
 
+class NotDrivable(HarnessError):
+    """The system cannot be driven on a case: the case is skipped, and this text is the reason."""
+
+
 class CaptureError(HarnessError):
     """An operation that a graph cannot hold: a host read of device data, a data-dependent shape."""
 

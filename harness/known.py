@@ -25,30 +25,34 @@ class KnownFinding(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_o
     id: str
     reason: str
     sut: str
-    path: Path
+    paths: tuple[Path, ...]
+    """Refresh paths that have it."""
     fields: tuple[str, ...]
     steps: tuple[int, ...]
     """The steps that show it, those below the case's number of backends."""
     checks: tuple[str, ...]
     """Checks that may speak of it."""
-    mode: Mode = Mode.DECODE
+    modes: tuple[Mode, ...] = (Mode.DECODE,)
     min_steps: int = 0
     """Precondition: S is at least this."""
     fusion_in_force: bool | None = None
     """Precondition: None where it does not matter."""
+    pooled: bool | None = None
+    """Precondition: P > 1, or P = 1; None where it does not matter."""
     versions: tuple[str, ...] = ()
-    """Releases that have it; empty: every one."""
+    """Releases that have it, as the fact named like the system says; empty: every one."""
 
     def covers(self, subject: Subject) -> bool:
         """Whether this entry speaks about the case at all."""
         case = subject.observation.case
-        version = subject.observation.facts.get("version", "")
+        version = subject.observation.facts.get(case.sut, "")
         return (
             case.sut == self.sut
-            and case.path is self.path
-            and case.mode is self.mode
+            and case.path in self.paths
+            and case.mode in self.modes
             and case.variant.steps >= self.min_steps
             and self.fusion_in_force in (None, case.fusion_in_force)
+            and self.pooled in (None, case.model.index_kpool > 1)
             and (not self.versions or version in self.versions)
         )
 

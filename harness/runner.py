@@ -53,6 +53,13 @@ class RunOptions:
     golden: Literal["check", "off"] = "check"
     sut_options: Mapping[str, str] = field(default_factory=dict)
     """Keyword arguments for the system's factory."""
+    isolated: bool = False
+    """Run in worker processes of its own, even a single one: a process can load one release only."""
+
+    @property
+    def version(self) -> str:
+        """The release that is asked for, empty where any will do."""
+        return self.sut_options.get("version", "")
 
 
 def factory_of(options: RunOptions) -> SutFactory:
@@ -102,7 +109,7 @@ def run(options: RunOptions, planned: Plan) -> Iterator[CaseResult]:
     factory_of(options)  # an unknown system is reported before any worker starts
     work = groups(planned.cases)
     jobs = min(options.jobs or _default_jobs(options.engine), len(work))
-    if jobs <= 1:
+    if jobs <= 1 and not options.isolated:
         from harness.worker import Worker
 
         worker = Worker(options)

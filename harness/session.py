@@ -16,6 +16,7 @@ from harness.findings import CaseResult
 from harness.report.progress import follow
 from harness.report.tally import Coverage, ordered
 from harness.types import EngineKind
+from harness.unrun import undriven
 
 if TYPE_CHECKING:
     from harness.matrix import Plan
@@ -54,8 +55,6 @@ def verify(runs: Sequence[RunOptions], console: Console) -> Outcome:
     Raises GoldenError where the folder of goldens is not whole, UsageError where nothing ran,
     HarnessError where a planned case gave no result, `progress.Interrupted` on Ctrl-C.
     """
-    from harness import runner
-
     start = time.monotonic()
     planned = plans(runs)
     problems = golden_problems(runs[0]) if runs[0].golden == "check" else ()
@@ -63,13 +62,8 @@ def verify(runs: Sequence[RunOptions], console: Console) -> Outcome:
         more = f" (and {len(problems) - 1} more: `replay-harness golden check`)" if problems[1:] else ""
         raise GoldenError(f"{problems[0]}{more}")
 
-    def results() -> Iterator[CaseResult]:
-        for options, plan in zip(runs, planned, strict=True):
-            if plan.cases:
-                yield from runner.run(options, plan)
-
     total = sum(len(plan.cases) for plan in planned)
-    done = ordered(follow(results(), total, console))
+    done = ordered(follow(_results(runs, planned), total, console))
     if len(done) != total:
         raise HarnessError(
             f"{total} cases were planned but {len(done)} gave a result; a worker may have died"
@@ -78,6 +72,36 @@ def verify(runs: Sequence[RunOptions], console: Console) -> Outcome:
     if all(result.skipped for result in done):
         raise UsageError(f"no case ran: {next(iter(coverage.skipped))}")
     return Outcome(done, coverage, time.monotonic() - start)
+
+
+def _results(runs: Sequence[RunOptions], planned: Sequence[Plan]) -> Iterator[CaseResult]:
+    """Run one plan after the other; a release that cannot be driven fails its cases and not the others'.
+
+    Raises UsageError, of the first, where no release can be driven.
+    """
+    from harness import runner
+
+    refused: list[UsageError] = []
+    work = [(options, plan) for options, plan in zip(runs, planned, strict=True) if plan.cases]
+    several = len({options.version for options, _ in work}) > 1
+    for options, plan in work:
+        left = {case.id: case for case in plan.cases}
+        try:
+            for result in runner.run(options, plan):
+                left.pop(result.case, None)
+                yield _of_version(result, options.version)
+        except UsageError as error:
+            if not several:
+                raise
+            refused.append(error)
+            if len(refused) == len(work):
+                raise refused[0] from None
+            for case in left.values():
+                yield _of_version(undriven(case, str(error)), options.version)
+
+
+def _of_version(result: CaseResult, version: str) -> CaseResult:
+    return replace(result, axes={**result.axes, "version": version}) if version else result
 
 
 def judge(directory: Path, options: RunOptions, console: Console) -> Outcome:

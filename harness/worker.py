@@ -14,6 +14,7 @@ from harness.case import Case
 from harness.checks.subject import Subject
 from harness.driver import drive
 from harness.engine.protocol import Engine
+from harness.errors import NotDrivable
 from harness.findings import CaseResult
 from harness.golden.store import GoldenStore
 from harness.judge import judge
@@ -24,6 +25,7 @@ from harness.rounds import Program, program, rounds_key
 from harness.runner import RunOptions, factory_of, observation_name, reference_key
 from harness.truth import Truth
 from harness.types import EngineKind
+from harness.unrun import skipped
 
 KNOWN_FILE = "known_findings.toml"
 
@@ -44,11 +46,20 @@ class Worker:
         gc.freeze()  # modules and models stay: collections between cases need not look at them again
 
     def run(self, group: tuple[Case, ...]) -> Iterator[CaseResult]:
-        """Run cases one after the other and yield their results."""
+        """Run cases that share a reference; the reference is driven when the first case needs it."""
+        ordinary: Observation | None = None
         for case in group:
             start = time.perf_counter()
             with _collected_after():
-                result = self._judge(*self.observe(case), start)
+                try:
+                    rounds = self._program(case)
+                    observation = drive(case, rounds, self._truth, self._factory, self._engine)
+                    if not is_reference(case) and ordinary is None:
+                        ordinary = self._ordinary(case, rounds)
+                    reference = None if is_reference(case) else ordinary
+                    result = self._judge(observation, reference, start)
+                except NotDrivable as reason:
+                    result = skipped(case, str(reason))
             yield result
 
     def observe(self, case: Case) -> tuple[Observation, Observation | None]:

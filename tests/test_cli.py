@@ -13,6 +13,7 @@ import pytest
 
 from harness import locate, runner
 from harness.case import Case
+from harness.casefile import load_models
 from harness.cli import main
 from harness.errors import UsageError
 from harness.findings import CaseResult
@@ -114,6 +115,84 @@ def test_every_flag_reaches_the_runner(fake: Fake, tmp_path: Path) -> None:
     assert (options.full, options.jobs, options.save, options.golden) == (True, 3, Path("kept"), "off")
     assert (options.cases_dir, options.golden_dir) == (tmp_path / "cases", Path("accepted"))
     assert options.sut_options == {"version": "0.5.20"}
+
+
+def test_releases_are_runs_of_their_own_each_in_its_own_processes(fake: Fake) -> None:
+    flags = "--sut sglang --sut embedded --sglang-version 0.5.23 --sglang-version 0.5.20"
+    assert main(["verify", *flags.split(), "--sut-option", "refresh=staged"]) == 0
+    assert [(o.sut, o.version, o.isolated) for o in fake.asked] == [
+        ("sglang", "0.5.23", True), ("sglang", "0.5.20", True), ("embedded", "", True),
+    ]  # fmt: skip
+    assert fake.asked[1].sut_options == {"version": "0.5.20", "refresh": "staged"}
+
+
+def test_results_say_which_release_they_are_of(fake: Fake, tmp_path: Path) -> None:
+    fake.results[0] = result("a", finding("a", known="K1"))
+    flags = "--sut sglang --sglang-version 0.5.23 --sglang-version 0.5.20 --json r.json"
+    assert main(["verify", *flags.split()]) == 0
+    report = json.loads((tmp_path / "r.json").read_text())
+    versions = [(one["case"], one["axes"]["version"]) for one in report["cases"]]
+    assert versions == [("a", "0.5.20"), ("b", "0.5.20"), ("a", "0.5.23"), ("b", "0.5.23")]
+    assert [one["version"] for one in report["findings"]] == ["0.5.20", "0.5.23"]
+
+
+def refuse(monkeypatch: pytest.MonkeyPatch, fake: Fake, *versions: str) -> None:
+    """Let the runner find no SGLang of these versions, after one result."""
+
+    def run(options: runner.RunOptions, plan: Plan) -> Iterator[CaseResult]:
+        if options.version in versions:
+            raise UsageError(f"no SGLang {options.version} to verify: run `make sglang-site`")
+        yield from fake.run(options, plan)
+
+    monkeypatch.setattr(runner, "run", run)
+
+
+def test_a_release_that_cannot_be_driven_fails_its_cases_and_the_others_run(
+    fake: Fake, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    refuse(monkeypatch, fake, "9.9.9")
+    fake.plan_of = Plan(cases=tuple(planned(Kernel.FA3, bucket) for bucket in (2, 4)))
+    fake.results = [result(one.id) for one in fake.plan_of.cases]
+    flags = "--sut sglang --sglang-version 9.9.9 --sglang-version 0.5.23"
+    assert main(["verify", *flags.split()]) == 1
+    out = capsys.readouterr().out
+    assert "no SGLang 9.9.9 to verify: run `make sglang-site`" in out
+    assert "routing: not_driven, path shared, release 9.9.9 (2 cases)" in out
+    assert "FAILED: 2 unexpected findings; 4 cases" in out
+
+
+def planned(kernel: Kernel, bucket: int) -> Case:
+    model = load_models(Path("cases"))["tiny"]
+    return Case(
+        sut="sglang", engine=EngineKind.TAPE, model=model, path=RefreshPath.SHARED, fusion=False,
+        variant=model.default_variant, mode=Mode.DECODE, bucket=bucket, drill=Drill.PLAIN, kernel=kernel,
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("versions", [("9.9.9",), ("9.9.9", "9.9.8")])
+def test_where_no_release_can_be_driven_the_first_reason_is_the_only_line(
+    fake: Fake, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], versions: tuple[str, ...]
+) -> None:
+    refuse(monkeypatch, fake, *versions)
+    fake.plan_of = Plan(cases=(planned(Kernel.FA3, 2),))
+    flags = [flag for version in versions for flag in ("--sglang-version", version)]
+    assert main(["verify", "--sut", "sglang", *flags]) == 2
+    assert one_line(capsys) == "replay-harness: no SGLang 9.9.9 to verify: run `make sglang-site`"
+
+
+@pytest.mark.parametrize(
+    ("flags", "text"),
+    [
+        ("--sglang-version 0.5.20", "--sglang-version speaks about --sut sglang"),
+        ("--sut sglang --sglang-version 1 --sut-option version=1", "say the same: give one of them"),
+        ("--sut sglang --sglang-version 1 --sglang-version 2 --save kept", "--save keeps one release"),
+    ],
+)
+def test_releases_that_cannot_be_told_apart_are_refused(
+    fake: Fake, capsys: pytest.CaptureFixture[str], flags: str, text: str
+) -> None:
+    assert main(["verify", *flags.split()]) == 2
+    assert text in one_line(capsys)
 
 
 def test_without_flags_everything_is_selected_on_the_tape(fake: Fake, tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path as FilePath
 
 import pytest
@@ -83,12 +84,30 @@ def test_the_same_finding_on_another_path_is_not_excused() -> None:
 
 
 @pytest.mark.parametrize(
+    ("versions", "pooled", "covers"),
+    [((), None, True), (("1.0",), None, True), (("2.0",), None, False), ((), True, True), ((), False, False)],
+)
+def test_an_entry_speaks_about_its_releases_and_models(
+    versions: tuple[str, ...], pooled: bool | None, covers: bool
+) -> None:
+    subject = bent_subject(make_case(MODEL, path=Path.MULTI_DESTINATION_COPY, steps=5), PROGRAM, Bends())
+    case = replace(subject.observation.case, sut="package")
+    observation = replace(subject.observation, case=case, facts={"package": "1.0"})
+    entry = KnownFinding(
+        id="x", reason="y", sut="package", paths=(case.path,), fields=("page_table_1",), steps=(0,),
+        checks=("evidence",), versions=versions, pooled=pooled,
+    )  # fmt: skip
+    assert MODEL.index_kpool > 1
+    assert entry.covers(replace(subject, observation=observation)) is covers
+
+
+@pytest.mark.parametrize(
     ("text", "named"),
     [
         ("[[finding]]\nid = 'x'\n", "reason"),
         ("[[finding]\n", "TOML"),
         (
-            "[[finding]]\nid='x'\nreason='y'\nsut='z'\npath='nowhere'\nfields=[]\nsteps=[]\nchecks=[]\n",
+            "[[finding]]\nid='x'\nreason='y'\nsut='z'\npaths=['nowhere']\nfields=[]\nsteps=[]\nchecks=[]\n",
             "nowhere",
         ),
     ],

@@ -25,7 +25,7 @@ SCHEMA = 1
 
 
 def document(results: Iterable[CaseResult], seconds: float) -> dict[str, Any]:
-    """Return the report as JSON-ready data, ordered by system, engine and case id."""
+    """Return the report as JSON-ready data, ordered by system, engine, release and case id."""
     done = ordered(results)
     return {
         "schema": SCHEMA,
@@ -33,7 +33,7 @@ def document(results: Iterable[CaseResult], seconds: float) -> dict[str, Any]:
         "summary": asdict(tally(done, round(seconds, 3))),
         "cases": [_case(result) for result in done],
         "findings": [
-            msgspec.to_builtins(finding)
+            _finding(result, finding)
             for result in done
             for finding in sorted(result.findings, key=_finding_order)
         ],
@@ -87,6 +87,12 @@ def _case(result: CaseResult) -> dict[str, Any]:
             for check in result.checks
         ],
     }
+
+
+def _finding(result: CaseResult, finding: Finding) -> dict[str, Any]:
+    plain: dict[str, Any] = msgspec.to_builtins(finding)
+    version = result.axes.get("version", "")
+    return plain | ({"version": version} if version else {})
 
 
 def _finding_order(finding: Finding) -> tuple[Any, ...]:

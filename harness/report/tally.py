@@ -28,15 +28,18 @@ class Tally:
 
 @dataclass(frozen=True)
 class Row:
-    """One line of the table: all cases of a system, model, fusion setting and path."""
+    """One line of the table: all cases of a system, release, model, fusion setting and path."""
 
     sut: str
+    version: str
+    """The release that was asked for, empty where none was."""
     model: str
     fusion: str
     path: str
     steps: tuple[str, ...]
     """The values of `S` that were run, ascending."""
     cases: int
+    """Cases that ran; 0 where all were skipped."""
     replays: int
     refreshes: int
     fused_copies: tuple[float, float]
@@ -52,7 +55,7 @@ class Row:
 
 @dataclass(frozen=True)
 class Cause:
-    """Findings that show the same thing: one check, kind, field, set of steps, path, system and engine."""
+    """Findings that show the same thing: check, kind, field, steps, path, system, release, engine."""
 
     check: str
     kind: str
@@ -60,6 +63,7 @@ class Cause:
     steps: tuple[int, ...]
     path: str
     sut: str
+    version: str
     engine: str
     findings: tuple[Finding, ...]
     """At least one, ordered by case."""
@@ -77,10 +81,9 @@ class Coverage:
 
 
 def ordered(results: Iterable[CaseResult]) -> tuple[CaseResult, ...]:
-    """Put results into the order of every report: by system, engine and case id, not by finishing time."""
-    return tuple(
-        sorted(results, key=lambda result: (_axis(result, "sut"), _axis(result, "engine"), result.case))
-    )
+    """Put results into the order of every report: by system, engine, release and case id."""
+    axes = ("sut", "engine", "version")
+    return tuple(sorted(results, key=lambda result: (*(_axis(result, name) for name in axes), result.case)))
 
 
 def tally(results: Iterable[CaseResult], seconds: float) -> Tally:
@@ -101,28 +104,22 @@ def tally(results: Iterable[CaseResult], seconds: float) -> Tally:
 
 
 def rows(results: Iterable[CaseResult]) -> tuple[Row, ...]:
-    """Return one row per (system, model, fusion, path) of the cases that ran, ordered by those names."""
-    groups: dict[tuple[str, str, str, str], list[CaseResult]] = {}
+    """Return one row per (system, release, model, fusion, path), ordered by those names."""
+    groups: dict[tuple[str, str, str, str, str], list[CaseResult]] = {}
     for result in results:
-        if not result.skipped:
-            key = (
-                _axis(result, "sut"),
-                _axis(result, "model"),
-                _axis(result, "fusion"),
-                _axis(result, "path"),
-            )
-            groups.setdefault(key, []).append(result)
+        sut, version, model, fusion, path = (_axis(result, name) for name in _ROW)
+        groups.setdefault((sut, version, model, fusion, path), []).append(result)
     return tuple(_row(key, groups[key]) for key in sorted(groups))
 
 
 def causes(results: Iterable[CaseResult], *, known: bool) -> tuple[Cause, ...]:
     """Group findings by cause, those that show in most cases first; either the known ones or the others."""
-    groups: dict[tuple[str, str, str, tuple[int, ...], str, str, str], list[Finding]] = {}
+    groups: dict[tuple[str, str, str, tuple[int, ...], str, str, str, str], list[Finding]] = {}
     for result in ordered(results):
         for finding in result.findings:
             if bool(finding.known) is known:
-                ran = (_axis(result, "path"), _axis(result, "sut"), _axis(result, "engine"))
-                key = (finding.check, finding.kind, finding.field, finding.steps, *ran)
+                path, sut, version, engine = (_axis(result, name) for name in _CAUSE)
+                key = (finding.check, finding.kind, finding.field, finding.steps, path, sut, version, engine)
                 groups.setdefault(key, []).append(finding)
     found = [
         Cause(*key, findings=tuple(group), cases=tuple(dict.fromkeys(finding.case for finding in group)))
@@ -133,20 +130,25 @@ def causes(results: Iterable[CaseResult], *, known: bool) -> tuple[Cause, ...]:
 
 def _most_cases_first(cause: Cause) -> tuple[object, ...]:
     subject = (cause.check, cause.kind, cause.field, cause.steps)
-    return (-len(cause.cases), *subject, cause.path, cause.sut, cause.engine)
+    return (-len(cause.cases), *subject, cause.path, cause.sut, cause.version, cause.engine)
 
 
-def _row(key: tuple[str, str, str, str], group: Sequence[CaseResult]) -> Row:
+_ROW = ("sut", "version", "model", "fusion", "path")
+_CAUSE = ("path", "sut", "version", "engine")
+
+
+def _row(key: tuple[str, str, str, str, str], all_of_it: Sequence[CaseResult]) -> Row:
+    group = [result for result in all_of_it if not result.skipped]
     copies = [result.fused_copies for result in group]
     owned = [result.bytes_owned for result in group]
     return Row(
         *key,
-        steps=tuple(sorted({_axis(result, "steps") for result in group}, key=_natural)),
+        steps=tuple(sorted({_axis(result, "steps") for result in all_of_it}, key=_natural)),
         cases=len(group),
         replays=sum(result.replays for result in group),
         refreshes=sum(result.refreshes for result in group),
-        fused_copies=(min(copies), max(copies)),
-        bytes_owned=(min(owned), max(owned)),
+        fused_copies=(min(copies, default=0.0), max(copies, default=0.0)),
+        bytes_owned=(min(owned, default=0), max(owned, default=0)),
         checks=sum(_ran(result) for result in group),
         not_applicable=sum(len(result.checks) for result in group) - sum(_ran(result) for result in group),
         elements=sum(result.elements for result in group),

@@ -79,22 +79,25 @@ def describe(finding: Finding) -> str:
 
 def _table(table_rows: Sequence[Row]) -> Table:
     several_systems = len({row.sut for row in table_rows}) > 1
+    releases = any(row.version for row in table_rows)
     table = Table(box=None, pad_edge=False, header_style="bold", padding=(0, 2, 0, 0))
-    for name in (*(["system"] if several_systems else []), "model", "fusion", "path", "steps"):
+    beside = [*(["system"] if several_systems else []), *(["release"] if releases else [])]
+    for name in (*beside, "model", "fusion", "path", "steps"):
         table.add_column(name, overflow="fold")
     for name in FIGURES:
         table.add_column(name.replace(" ", "\n", 1), justify="right", overflow="fold")
     table.add_column("verdict", overflow="fold")
     for row in table_rows:
-        names = (*([row.sut] if several_systems else []), row.model, row.fusion, row.path)
-        cells = (*names, " ".join(row.steps), *_figures(row))
+        whose = [*([row.sut] if several_systems else []), *([row.version] if releases else [])]
+        cells = (*whose, row.model, row.fusion, row.path, " ".join(row.steps), *_figures(row))
         table.add_row(*map(Text, cells), _verdict(row))
     return table
 
 
 def _blocks(console: Console, table_rows: Sequence[Row]) -> None:
     for row in table_rows:
-        names = f"{row.sut}, {row.model}, fusion {row.fusion}, {row.path}, steps {' '.join(row.steps)}: "
+        whose = f"{row.sut} {row.version}".rstrip()
+        names = f"{whose}, {row.model}, fusion {row.fusion}, {row.path}, steps {' '.join(row.steps)}: "
         console.print(Text(names) + _verdict(row))
         figures = zip(FIGURES, _figures(row), strict=True)
         console.print(_indented(Text(", ".join(f"{name} {figure}" for name, figure in figures))))
@@ -114,6 +117,8 @@ def _figures(row: Row) -> tuple[str, ...]:
 
 
 def _verdict(row: Row) -> Text:
+    if not row.cases:
+        return Text("skipped", style=STYLES[Verdict.NOT_APPLICABLE])
     return Text(row.verdict.value.replace("_", " "), style=STYLES[row.verdict])
 
 
@@ -168,6 +173,8 @@ def _title(cause: Cause) -> str:
         parts.append(f"step {cause.steps[0]}" if len(cause.steps) == 1 else f"steps {_list(cause.steps)}")
     if cause.path:
         parts.append(f"path {cause.path}")
+    if cause.version:
+        parts.append(f"release {cause.version}")
     return f"{', '.join(parts)} ({_count(len(cause.cases), 'case')})"
 
 
@@ -205,7 +212,8 @@ def _command(cause: Cause) -> str:
     """Return the command line that runs the first case of a cause alone."""
     sut = f" --sut {cause.sut}" if cause.sut != "embedded" else ""
     engine = f" --engine {cause.engine}" if cause.engine != EngineKind.TAPE.value else ""
-    return f"replay-harness verify{sut}{engine} --case {cause.cases[0]}"
+    version = f" --sut-option version={cause.version}" if cause.version else ""
+    return f"replay-harness verify{sut}{version}{engine} --case {cause.cases[0]}"
 
 
 def _known(console: Console, results: Iterable[CaseResult]) -> None:

@@ -1,5 +1,7 @@
 """Hand-made results: two paths of one model, one of them with a known and an unexpected finding."""
 
+from dataclasses import replace
+
 from harness.findings import CaseResult, CheckResult, Difference, Finding, Verdict
 
 STALE = "freshness"
@@ -51,3 +53,8 @@ def result(
         facts={"device": "cpu"},
         skipped=skipped,
     )
+
+
+def released(one: CaseResult, version: str) -> CaseResult:
+    """Return a result as that of a release that was asked for."""
+    return replace(one, axes={**one.axes, "version": version})

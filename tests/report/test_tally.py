@@ -2,7 +2,7 @@ import pytest
 
 from harness.findings import Verdict
 from harness.report.tally import causes, ordered, rows, tally
-from tests.report.sample import finding, result
+from tests.report.sample import finding, released, result
 
 
 def test_totals_count_checks_that_ran_and_cases_that_ran() -> None:
@@ -29,8 +29,18 @@ def test_a_row_joins_the_cases_of_a_path_and_sorts_steps_as_numbers() -> None:
     assert (sibling.path, sibling.fused_copies) == ("sibling_copy", (4.0, 4.0))
 
 
-def test_skipped_cases_make_no_row() -> None:
-    assert rows([result("a", skipped="no GPU")]) == ()
+def test_skipped_cases_are_not_counted_and_a_row_of_them_alone_says_so() -> None:
+    (both,) = rows([result("a", skipped="no GPU"), result("b")])
+    assert (both.cases, both.replays, both.verdict) == (1, 8, Verdict.PASSED)
+    (none,) = rows([result("a", skipped="no GPU")])
+    assert (none.cases, none.replays, none.checks, none.verdict) == (0, 0, 0, Verdict.NOT_APPLICABLE)
+
+
+def test_releases_are_rows_and_causes_of_their_own() -> None:
+    results = [released(result("a", finding("a")), version) for version in ("0.5.23", "0.5.20")]
+    assert [row.version for row in rows(results)] == ["0.5.20", "0.5.23"]
+    assert [cause.version for cause in causes(results, known=False)] == ["0.5.20", "0.5.23"]
+    assert [one.axes["version"] for one in ordered(results)] == ["0.5.20", "0.5.23"]
 
 
 @pytest.mark.parametrize(

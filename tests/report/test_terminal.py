@@ -7,7 +7,7 @@ from rich.console import Console
 from harness.findings import CaseResult
 from harness.report import terminal
 from harness.report.tally import Coverage, tally
-from tests.report.sample import finding, result
+from tests.report.sample import finding, released, result
 
 COVERAGE = Coverage(5, {"sharing needs S >= 3": 7, "plans need P > 1": 2}, {"no GPU": 1})
 
@@ -61,6 +61,19 @@ def test_the_command_that_runs_a_case_again_names_system_and_engine() -> None:
 def test_the_system_is_a_column_only_where_there_are_several() -> None:
     assert "system" not in rendered(result("a"))
     assert "system" in rendered(result("a"), result("a", sut="sglang"))
+
+
+def test_releases_are_a_column_and_part_of_the_command_that_runs_a_case_again() -> None:
+    bad = released(result("a", finding("a"), sut="sglang"), "0.5.20")
+    unrun = released(result("a", sut="sglang", skipped="laid out differently"), "0.5.22")
+    for width in (132, 90):
+        text = rendered(bad, unrun, released(result("a", sut="sglang"), "0.5.23"), width=width)
+        assert [line.split()[-1] for line in text.splitlines() if "tiny" in line][:3] == [
+            "failed", "skipped", "passed",
+        ]  # fmt: skip
+    assert "replay-harness verify --sut sglang --sut-option version=0.5.20 --case a" in text
+    assert "release" in rendered(bad).splitlines()[1]
+    assert "release" not in rendered(result("a")).splitlines()[1]
 
 
 def test_what_was_not_run_is_counted_with_reasons() -> None:

@@ -10,7 +10,7 @@ import torch
 
 from harness.case import Case
 from harness.engine.protocol import Engine
-from harness.errors import CaseError, HarnessError, UsageError
+from harness.errors import CaseError, NotDrivable, UsageError
 from harness.fields import COUNTER, Dims
 from harness.observation import Expectation
 from harness.oracle import sparse_lengths, visible_lengths
@@ -47,7 +47,7 @@ class SglangSut:
         staged: bool = False,
     ) -> None:
         if case.model.index_kpool > 1 and not loaded.seams.packs_pools:
-            raise HarnessError(
+            raise NotDrivable(
                 f"SGLang {loaded.site.version} lays pooled index keys out by physical page, not packed as "
                 f"the specification has them: {case.model.name} (P > 1) cannot be judged on it"
             )
@@ -64,7 +64,7 @@ class SglangSut:
         if case.path is not Path.RELEASED and not self._native:
             self._dropin = shared.Options(staged=staged, in_graph=case.path is Path.SHARED_IN_GRAPH)
         if self._native and case.path is Path.SHARED_IN_GRAPH:
-            raise HarnessError(
+            raise NotDrivable(
                 f"SGLang {loaded.site.version} shares by itself and does not refresh inside the graph"
             )
         self._batches = Batches(case, loaded.seams, self._buckets, engine.device)

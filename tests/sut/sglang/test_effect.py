@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path as FilePath
 from typing import Any
 
@@ -32,7 +32,7 @@ def figures(number: int, step: int, **others: Any) -> dict[str, Any]:
 class Children:
     """Plays one list of reports after the other, and keeps what was asked for."""
 
-    def __init__(self, *ends: tuple[Iterable[Mapping[str, Any]], End, str]) -> None:
+    def __init__(self, *ends: tuple[Sequence[Mapping[str, Any]], End, str]) -> None:
         self._ends = iter(ends)
         self.orders: list[Order] = []
 
@@ -43,7 +43,8 @@ class Children:
 
 
 def test_what_ran_is_reported_by_step() -> None:
-    reports = [SOFTWARE, {"scenario": 0, "stale": [0, 1, 2]}, *(figures(0, step) for step in range(4))]
+    stale: dict[str, Any] = {"scenario": 0, "stale": [0, 1, 2]}
+    reports = [SOFTWARE, stale, *(figures(0, step) for step in range(4))]
     (one,) = measure([SHRUNK], Children((reports, End.DONE, "")))
     assert [(step.step, step.outcome, step.stale) for step in one.steps] == [
         (0, RAN, True), (1, RAN, True), (2, RAN, True), (3, RAN, False),

@@ -1,0 +1,18 @@
+"""Results of cases that did not run: skipped with a reason, or failed with their whole release."""
+
+from __future__ import annotations
+
+from harness.case import Case
+from harness.findings import CaseResult, CheckResult, Finding, Verdict
+
+
+def skipped(case: Case, reason: str) -> CaseResult:
+    """Return the result of a case that the system cannot be driven on."""
+    return CaseResult(case.id, case.axes(), (), 0, 0, 0.0, 0, 0.0, skipped=reason)
+
+
+def undriven(case: Case, reason: str) -> CaseResult:
+    """Return the failed result of a case of a release that is asked for and cannot be driven at all."""
+    finding = Finding("routing", "not_driven", case.id, "", 0, (), (), reason)
+    check = CheckResult("routing", Verdict.FAILED, (finding,), 0)
+    return CaseResult(case.id, case.axes(), (check,), 0, 0, 0.0, 0, 0.0)
