@@ -128,6 +128,8 @@ def _musts(
     if embedded:
         for path, drill in product(values["path"], values["drill"]):
             yield decode | {"model": pooled, "path": path, "drill": drill}
+        for model in values["model"]:
+            yield decode | {"model": model, "path": Path.INDEPENDENT, "drill": Drill.PLAIN}
         for model, mode, bucket in product(first, values["mode"], values["bucket"]):
             # What goldens are made of.
             yield {
