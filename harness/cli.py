@@ -219,6 +219,7 @@ def golden() -> None:
 @click.option("--reason", required=True, metavar="TEXT", help="Why values may change; kept in the manifests.")
 @_with(_SELECTION, _PLACES)
 @click.option("--engine", type=_ENGINE, default=EngineKind.TAPE.value, show_default=True)
+@click.option("--sut", default="embedded", show_default=True, help="System under test.")
 def golden_update(what: str, reason: str, engine: str, **flags: Any) -> int:
     """Run the selected cases and accept what is WHAT: `new`, `changed`, or `all`.
 

@@ -16,6 +16,11 @@ from numpy.typing import NDArray
 from harness.case import Case
 from harness.rounds import Program
 
+OUT_OF_RANGE = "out_of_range"
+"""Output of a step that counts ids, lengths and locations outside their range: one element, 0 if all is well.
+
+A consequence of wrong metadata, so neither compared with the ordinary path's nor kept in goldens.
+"""
 Digest = str
 """SHA-256 of dtype, shape and bytes of a value, hex; see `digest.value_digest`."""
 

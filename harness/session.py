@@ -15,7 +15,6 @@ from harness.errors import GoldenError, HarnessError, UsageError
 from harness.findings import CaseResult
 from harness.report.progress import follow
 from harness.report.tally import Coverage, ordered
-from harness.types import EngineKind
 from harness.unrun import undriven
 
 if TYPE_CHECKING:
@@ -140,7 +139,7 @@ def golden_problems(options: RunOptions) -> tuple[str, ...]:
     from harness.golden.store import GoldenStore
 
     models = load_models(options.cases_dir)
-    known = [(model.name, kind.value) for model in models.values() for kind in EngineKind]
+    known = [(model.name, key) for model in models.values() for key in model.geometries]
     return GoldenStore(options.golden_dir).problems(known)
 
 

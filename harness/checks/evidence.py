@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from harness.checks.output import OUT_OF_RANGE
 from harness.checks.subject import Findings, Outcome, Subject
 from harness.fields import Live
-from harness.observation import Replay
+from harness.observation import OUT_OF_RANGE, Replay
 from harness.types import Drill, Role
 
 _WEAK = "the rounds are too uniform for this case: extend its program"

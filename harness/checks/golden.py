@@ -26,7 +26,7 @@ from harness.golden.collect import (
 )
 from harness.golden.model import Array, Entry, Golden, Stored, difference, output_difference
 from harness.golden.structure import facts, words
-from harness.observation import Cell, Observation, Refresh, RoundRecord
+from harness.observation import OUT_OF_RANGE, Cell, Observation, Refresh, RoundRecord
 from harness.rounds import pad_round
 
 Stated = Collection[tuple[int, int, int, str]]
@@ -218,7 +218,7 @@ def _outputs(run: _Run, record: RoundRecord, keyed: Keyed) -> int:
     if stored is None or stored.inputs != keyed.inputs or replay is None or replay.error or replay.delayed:
         return 0
     accepted = {(step, name): one for step, row in enumerate(stored.steps) for name, one in row.items()}
-    observed = {(cell.step, cell.name): cell for cell in replay.outputs}
+    observed = {(cell.step, cell.name): cell for cell in replay.outputs if cell.name != OUT_OF_RANGE}
     elements = 0
     for step, name in sorted(accepted.keys() | observed.keys()):
         if (step, name) not in observed or (step, name) not in accepted:

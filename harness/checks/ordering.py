@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from harness.checks.output import OUT_OF_RANGE
 from harness.checks.subject import Outcome, State, Subject
+from harness.observation import OUT_OF_RANGE
 from harness.types import Drill
 
 

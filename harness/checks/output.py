@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 from harness.checks.subject import Findings, Outcome, State, Subject, first_difference
-from harness.observation import Cell, Replay, RoundRecord
-
-OUT_OF_RANGE = "out_of_range"
-"""Output that counts ids, lengths and locations outside their range, one element a step."""
+from harness.observation import OUT_OF_RANGE, Cell, Replay, RoundRecord
 
 
 def check(subject: Subject) -> Outcome:

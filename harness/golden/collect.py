@@ -16,7 +16,7 @@ from harness.errors import HarnessError
 from harness.fields import Dims, FieldSpec, Live, fields_for
 from harness.golden.model import Array, Config, Entry, Golden, Outputs, Policy, Stored, Structure
 from harness.golden.structure import Sharing, structure
-from harness.observation import Capture, Observation, Refresh, RoundRecord
+from harness.observation import OUT_OF_RANGE, Capture, Observation, Refresh, RoundRecord
 from harness.rounds import Program, Round, length_fill, rounds_key
 from harness.types import EngineKind, Mode
 
@@ -226,7 +226,8 @@ def _outputs(observation: Observation, record: RoundRecord, keyed: Keyed, policy
     if replay is not None and not replay.error and not replay.delayed:
         steps = [{} for _ in range(observation.case.backends)]
         for cell in replay.outputs:
-            steps[cell.step][cell.name] = stored_output(observation.values[cell.value], policy)
+            if cell.name != OUT_OF_RANGE:
+                steps[cell.step][cell.name] = stored_output(observation.values[cell.value], policy)
     return Outputs(keyed.inputs, observation.case.precision.value, tuple(steps) if any(steps) else ())
 
 

@@ -82,10 +82,10 @@ def test_target_verify_reads_further() -> None:
 def test_keys_of_a_round() -> None:
     keyed = keyed_rounds(CASE, PROGRAM)["b4.01"]
     assert (keyed.index, keyed.round, keyed.dims.bucket) == (1, PROGRAM.rounds[1], 4)
-    assert entry_key(CASE, keyed, "") == f"decode/N5/bs4/{keyed.inputs}"
-    assert entry_key(CASE, keyed, "flashmla_kv") == f"decode/N5/bs4/flashmla_kv/{keyed.inputs}"
-    assert label(CASE, "b4.01", "") == "tape/decode/5/4/0/plain/b4.01"
-    assert output_key(CASE, "b4.01") == "embedded/fp32/fa3/S4/tape/decode/5/4/0/plain/b4.01"
+    assert entry_key(CASE, keyed, "") == f"decode/N6/bs4/{keyed.inputs}"
+    assert entry_key(CASE, keyed, "flashmla_kv") == f"decode/N6/bs4/flashmla_kv/{keyed.inputs}"
+    assert label(CASE, "b4.01", "") == "tape/decode/6/4/0/plain/b4.01"
+    assert output_key(CASE, "b4.01") == "embedded/fp32/fa3/S4/tape/decode/6/4/0/plain/b4.01"
     assert structure_key(CASE, 2) == "embedded/shared/fusion-off/4-1-5/decode/fa3/bs2"
 
 
@@ -100,7 +100,7 @@ def test_keys_of_a_round() -> None:
         ({"precision": Precision.BF16}, True, False, True),
         ({"sut": "other"}, True, False, False),
         ({"mode": Mode.TARGET_VERIFY}, False, False, False),
-        ({"steps": 5}, False, False, False),
+        ({"steps": 5}, True, False, False),  # no decode value depends on N
     ],
 )
 def test_what_keys_depend_on(
@@ -124,12 +124,12 @@ def test_collected_values_are_those_of_step_0() -> None:
         return value + step if name == "cache_seqlens_int32" else value
 
     golden = collect(observe(CASE, edit=edit), default_policy(CASE), "because")
-    entry = golden.entries[golden.by_label["tape/decode/5/4/0/plain/b4.01"]]
+    entry = golden.entries[golden.by_label["tape/decode/6/4/0/plain/b4.01"]]
     full = entry.values["cache_seqlens_int32"].full
     assert full is not None
     assert full.tolist() == [65, 255, 301, 1]
     assert entry.by == "embedded/shared"
-    outputs = golden.outputs["embedded/fp32/fa3/S4/tape/decode/5/4/0/plain/b4.00"]
+    outputs = golden.outputs["embedded/fp32/fa3/S4/tape/decode/6/4/0/plain/b4.00"]
     assert [
         step["draft_token"].full.tolist() for step in outputs.steps if step["draft_token"].full is not None
     ] == [[3 + step, 1 + step, 4 + step, 2 + step] for step in range(3)]
@@ -153,7 +153,7 @@ def test_long_programs_keep_some_rounds_only() -> None:
     program = replace(PROGRAM, rounds=rounds)
     for case, kept in (
         (MAIN, ["r00", "r04", "r08", "r11", "r15", "r19"]),
-        (CASE, ["r00", "r06", "r13", "r19"]),
+        (sample_case(mode=Mode.TARGET_VERIFY), ["r00", "r06", "r13", "r19"]),  # N = 5 is not the default
     ):
         golden = collect(observe(case, program), default_policy(case), "because")
         assert sorted(label.rpartition("/")[2] for label in golden.by_label) == kept

@@ -73,7 +73,7 @@ def test_create_pass_change_fail_regenerate_pass(tmp_path: Path) -> None:
 
     lines = accept(store, changed, mode="changed", reason="write starts moved", oracle=oracle)
     assert lines == (
-        f"unit-p4.tape: value {FIELD}: 1 changed, first tape/decode/5/4/0/plain/b4.01:"
+        f"unit-p4.tape: value {FIELD}: 1 changed, first tape/decode/6/4/0/plain/b4.01:"
         " 1 elements differ, element 1: 254 -> 255",
         "written: unit-p4.tape; why: write starts moved",
     )
