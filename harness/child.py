@@ -19,6 +19,8 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any
 
+KILLED_S = 20.0
+"""Seconds that a killed child may take to go."""
 FIRST_STAGE = "start"
 """What a child is at until it says what it begins."""
 
@@ -157,13 +159,16 @@ def _follow(process: subprocess.Popen[bytes], descriptor: int, state: _State) ->
 
 
 def _kill(process: subprocess.Popen[bytes]) -> None:
-    """End the child's whole session, which it leads, and wait for the child."""
+    """End the child's whole session, which it leads, and wait a while: a driver may hold it back."""
     with contextlib.suppress(ProcessLookupError):
         os.killpg(process.pid, signal.SIGKILL)
-    process.wait()
+    with contextlib.suppress(subprocess.TimeoutExpired):
+        process.wait(KILLED_S)
 
 
-def _exit(status: int) -> str:
+def _exit(status: int | None) -> str:
+    if status is None:
+        return f"not gone {KILLED_S:.0f} s after it was killed"
     return f"signal {signal.Signals(-status).name}" if status < 0 else f"exit status {status}"
 
 

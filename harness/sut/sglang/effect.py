@@ -33,6 +33,7 @@ KERNEL_LIMIT_S = 10.0
 
 Run = Callable[[Order], Ended]
 """Measures in a child process."""
+Follow = Callable[[Ended, Sequence["Measured"]], None]
 
 
 @dataclass(frozen=True)
@@ -77,9 +78,12 @@ class Measured:
         )
 
 
-def measure(scenarios: Sequence[Scenario], run: Run) -> tuple[Measured, ...]:
+def measure(
+    scenarios: Sequence[Scenario], run: Run, follow: Follow = lambda ended, measured: None
+) -> tuple[Measured, ...]:
     """Measure every step of every scenario, in as many children as hangs make necessary.
 
+    follow: told of every child that has ended, and what is measured so far.
     Raises HarnessError where a child ends before a step has begun, so that another would fare no better.
     """
     seen = _Seen(scenarios)
@@ -87,9 +91,9 @@ def measure(scenarios: Sequence[Scenario], run: Run) -> tuple[Measured, ...]:
         ended = run(order)
         for values in ended.results:
             seen.take(values)
-        if ended.end is End.DONE and not seen.missing():
-            break
-        seen.lost(order, ended)
+        if ended.end is not End.DONE or seen.missing():
+            seen.lost(order, ended)
+        follow(ended, seen.measured())
     return seen.measured()
 
 
@@ -141,9 +145,9 @@ class _Seen:
         raise HarnessError(f"the measuring child is no help: {ended.end} at {ended.stage}: {ended.detail}")
 
     def measured(self) -> tuple[Measured, ...]:
-        """Return everything, by scenario and step."""
+        """Return what is known, by scenario and step."""
         return tuple(
-            Measured(scenario, tuple(effects[step] for step in scenario.steps), self._software, self._device)
+            Measured(scenario, tuple(effects[step] for step in sorted(effects)), self._software, self._device)
             for scenario, effects in zip(self._scenarios, self._effects, strict=True)
         )
 
@@ -211,10 +215,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if options.json is not None:
             jsonreport.check_writable(options.json)
         _check_device()
-        measured = measure(SCENARIOS, child(options.limit))
-        if options.json is not None:
-            date = datetime.datetime.now(datetime.UTC).date().isoformat()
-            jsonreport.write(options.json, document(measured, options.limit, date))
+
+        def follow(ended: Ended, so_far: Sequence[Measured]) -> None:
+            say = f"{ended.end} at {ended.stage} after {ended.seconds:.0f} s {ended.detail}"
+            print(say.rstrip(), file=sys.stderr, flush=True)
+            if options.json is not None:
+                date = datetime.datetime.now(datetime.UTC).date().isoformat()
+                jsonreport.write(options.json, document(so_far, options.limit, date))
+
+        measured = measure(SCENARIOS, child(options.limit), follow)
     except HarnessError as error:
         print(f"error: {error}", file=sys.stderr)
         return USAGE
