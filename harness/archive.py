@@ -6,6 +6,7 @@ temporary name and renamed, the tensors first: a JSON file never stands without 
 
 from __future__ import annotations
 
+import hashlib
 import os
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
@@ -18,6 +19,7 @@ from numpy.typing import NDArray
 from safetensors import SafetensorError
 from safetensors.numpy import load, save
 
+from harness.case import Case
 from harness.errors import UsageError
 from harness.observation import Observation
 
@@ -67,6 +69,12 @@ def load_observation(file: Path) -> tuple[Observation, str]:
     tables = {key[len(_TABLE) :]: value for key, value in tensors.items() if key.startswith(_TABLE)}
     bare = record.observation
     return replace(bare, values=values, program=replace(bare.program, tables=tables)), record.ordinary
+
+
+def observation_name(case: Case) -> str:
+    """Return the file name of a case's saved observation: readable, unique, short enough for any system."""
+    digest = hashlib.sha256(f"{case.sut}/{case.engine}/{case.id}".encode()).hexdigest()[:8]
+    return f"{case.sut}-{case.engine.value}-{case.id.replace('/', '-')}-{digest}"
 
 
 def observations(folder: Path) -> Iterator[Path]:

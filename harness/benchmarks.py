@@ -14,7 +14,7 @@ from harness.compare import compare
 from harness.report.tally import tally
 
 if TYPE_CHECKING:
-    from harness.runner import RunOptions
+    from harness.options import RunOptions
 
 ELEMENTS = 10_000_000
 REPEATS = 5

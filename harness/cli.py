@@ -17,7 +17,7 @@ from harness.report.progress import Interrupted
 from harness.types import Drill, EngineKind, Kernel, Mode, Path
 
 if TYPE_CHECKING:
-    from harness.runner import RunOptions
+    from harness.options import RunOptions
     from harness.session import Outcome
 
 SGLANG = "sglang"
@@ -286,7 +286,7 @@ def _options(
     **selection: Any,
 ) -> RunOptions:
     from harness.matrix import Selection
-    from harness.runner import RunOptions
+    from harness.options import RunOptions
 
     cases = locate.cases_dir(cases_dir)
     return RunOptions(

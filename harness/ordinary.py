@@ -7,7 +7,7 @@ from dataclasses import replace
 import msgspec
 
 from harness.case import Case
-from harness.rounds import OWN_ORDER
+from harness.rounds import OWN_ORDER, rounds_key
 from harness.types import Drill, Kernel, Mode, Path
 
 
@@ -32,3 +32,8 @@ def ordinary_of(case: Case) -> Case:
 def is_reference(case: Case) -> bool:
     """Whether a case is its own ordinary reference."""
     return case == ordinary_of(case)
+
+
+def reference_key(case: Case) -> tuple[object, ...]:
+    """Cases with equal keys have the same rounds and the same ordinary reference."""
+    return ordinary_of(case).id, case.engine, case.sut, rounds_key(case)

@@ -21,7 +21,7 @@ from harness.types import EngineKind, Path
 if TYPE_CHECKING:
     from harness.case import Case
     from harness.findings import CaseResult
-    from harness.runner import RunOptions
+    from harness.options import RunOptions
 
 GROUP = "replay harness"
 UPDATES = ("new", "changed", "all")
@@ -177,7 +177,7 @@ def run_options(config: pytest.Config) -> RunOptions:
     """Return the runner's options for this pytest run; raises UsageError where there are no case files."""
     from harness import locate
     from harness.matrix import Selection
-    from harness.runner import RunOptions
+    from harness.options import RunOptions
 
     options = read_options(config)
     cases = locate.cases_dir(None, config.rootpath)

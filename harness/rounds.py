@@ -1,4 +1,4 @@
-"""Rounds: what each replay is given. Contracts here; the generator is `program()`."""
+"""Rounds: what each replay is given. The data is here, the generator is `traffic.build_program`."""
 
 from __future__ import annotations
 
@@ -109,10 +109,3 @@ def rounds_key(case: Case) -> tuple[object, ...]:
     """Return what a case's rounds depend on, besides the model: equal keys, equal programs."""
     order = case.drill if case.drill in OWN_ORDER else Drill.PLAIN
     return case.engine, case.mode, case.metadata_tokens, case.bucket, case.seed, order
-
-
-def program(case: Case) -> Program:
-    """Make the rounds of a case."""
-    from harness.traffic import build_program  # the generator, a module of its own
-
-    return build_program(case)

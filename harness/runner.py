@@ -5,71 +5,22 @@ Cases that share a reference run one after the other in one worker, so that the 
 
 from __future__ import annotations
 
-import hashlib
 import multiprocessing
 import os
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from concurrent.futures import ProcessPoolExecutor, as_completed
-from dataclasses import dataclass, field
-from functools import partial
-from importlib.metadata import entry_points
 from pathlib import Path as FilePath
-from typing import TYPE_CHECKING, Literal
 
 from harness.case import Case
 from harness.casefile import load_models
-from harness.errors import UsageError
 from harness.findings import CaseResult
-from harness.matrix import Plan, Selection, covering_array, full_matrix
-from harness.ordinary import ordinary_of
-from harness.rounds import rounds_key
+from harness.matrix import Plan, covering_array, full_matrix
+from harness.options import RunOptions, factory_of
+from harness.ordinary import reference_key
 from harness.types import EngineKind
-
-if TYPE_CHECKING:
-    from harness.sut.protocol import SutFactory
-
-GROUP = "replay_harness.suts"
-"""Entry-point group under which systems under test register their factories."""
 
 LARGEST_GROUP = 16
 """Cases of one group: more would leave the other workers idle at the end."""
-
-
-@dataclass(frozen=True)
-class RunOptions:
-    """What to run, and how."""
-
-    cases_dir: FilePath
-    golden_dir: FilePath
-    sut: str = "embedded"
-    engine: EngineKind = EngineKind.TAPE
-    full: bool = False
-    """The cross product instead of the covering array."""
-    jobs: int = 0
-    """Worker processes; 0: one a core on the tape, one on a GPU."""
-    save: FilePath | None = None
-    """Folder that keeps the observations."""
-    selection: Selection = field(default_factory=Selection)
-    golden: Literal["check", "off"] = "check"
-    sut_options: Mapping[str, str] = field(default_factory=dict)
-    """Keyword arguments for the system's factory."""
-    isolated: bool = False
-    """Run in worker processes of its own, even a single one: a process can load one release only."""
-
-    @property
-    def version(self) -> str:
-        """The release that is asked for, empty where any will do."""
-        return self.sut_options.get("version", "")
-
-
-def factory_of(options: RunOptions) -> SutFactory:
-    """Return the factory of the system under test. Raises UsageError if none of that name is installed."""
-    found = {point.name: point for point in entry_points(group=GROUP)}
-    if options.sut not in found:
-        known = ", ".join(sorted(found)) or "none: install this package first (pip install -e .)"
-        raise UsageError(f"no system under test is called {options.sut!r}; installed: {known}")
-    factory: SutFactory = found[options.sut].load()
-    return partial(factory, **options.sut_options) if options.sut_options else factory
 
 
 def plan(options: RunOptions) -> Plan:
@@ -77,11 +28,6 @@ def plan(options: RunOptions) -> Plan:
     models = load_models(options.cases_dir)
     make = full_matrix if options.full else covering_array
     return make(models, options.sut, options.engine, options.selection)
-
-
-def reference_key(case: Case) -> tuple[object, ...]:
-    """Cases with equal keys have the same rounds and the same ordinary reference."""
-    return ordinary_of(case).id, case.engine, case.sut, rounds_key(case)
 
 
 def groups(cases: Iterable[Case]) -> list[tuple[Case, ...]]:
@@ -136,12 +82,6 @@ def judge_saved(directory: FilePath, options: RunOptions) -> Iterator[CaseResult
 
     for file in observations(directory):
         yield judge_file(file, options)
-
-
-def observation_name(case: Case) -> str:
-    """Return the file name of a case's saved observation: readable, unique, short enough for any system."""
-    digest = hashlib.sha256(f"{case.sut}/{case.engine}/{case.id}".encode()).hexdigest()[:8]
-    return f"{case.sut}-{case.engine.value}-{case.id.replace('/', '-')}-{digest}"
 
 
 def _default_jobs(engine: EngineKind) -> int:

@@ -19,7 +19,7 @@ from harness.unrun import undriven
 
 if TYPE_CHECKING:
     from harness.matrix import Plan
-    from harness.runner import RunOptions
+    from harness.options import RunOptions
 
 
 @dataclass(frozen=True)

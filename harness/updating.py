@@ -18,7 +18,7 @@ from harness.worker import KNOWN_FILE, Worker
 if TYPE_CHECKING:
     from harness.case import Case
     from harness.findings import CaseResult
-    from harness.runner import RunOptions
+    from harness.options import RunOptions
 
 
 class Updating:

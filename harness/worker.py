@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path as FilePath
 
-from harness.archive import ORDINARY, load_observation, save_observation
+from harness.archive import ORDINARY, load_observation, observation_name, save_observation
 from harness.case import Case
 from harness.checks.subject import Subject
 from harness.driver import drive
@@ -20,9 +20,10 @@ from harness.golden.store import GoldenStore
 from harness.judge import judge
 from harness.known import load_known
 from harness.observation import Observation
-from harness.ordinary import is_reference, ordinary_of
-from harness.rounds import Program, program, rounds_key
-from harness.runner import RunOptions, factory_of, observation_name, reference_key
+from harness.options import RunOptions, factory_of
+from harness.ordinary import is_reference, ordinary_of, reference_key
+from harness.rounds import Program, rounds_key
+from harness.traffic import build_program
 from harness.truth import Truth
 from harness.types import EngineKind
 from harness.unrun import skipped
@@ -76,7 +77,7 @@ class Worker:
         """Return the case's rounds, made once for cases that share them."""
         key = (case.model.name, case.sut, rounds_key(case))
         if self._rounds is None or self._rounds[0] != key:
-            self._rounds = key, program(case)
+            self._rounds = key, build_program(case)
         return self._rounds[1]
 
     def _ordinary(self, case: Case, rounds: Program) -> Observation:

@@ -18,6 +18,7 @@ from harness.cli import main
 from harness.errors import UsageError
 from harness.findings import CaseResult
 from harness.matrix import Plan
+from harness.options import RunOptions
 from harness.types import Drill, EngineKind, Kernel, Mode
 from harness.types import Path as RefreshPath
 from tests.report.sample import finding, result
@@ -33,20 +34,20 @@ class Fake:
     def __init__(self) -> None:
         self.plan_of = Plan(cases=(case("a"), case("b")))
         self.results: list[CaseResult] = [result("a"), result("b")]
-        self.asked: list[runner.RunOptions] = []
+        self.asked: list[RunOptions] = []
         self.stop_after: int | None = None
 
-    def plan(self, options: runner.RunOptions) -> Plan:
+    def plan(self, options: RunOptions) -> Plan:
         self.asked.append(options)
         return self.plan_of
 
-    def run(self, options: runner.RunOptions, plan: Plan) -> Iterator[CaseResult]:
+    def run(self, options: RunOptions, plan: Plan) -> Iterator[CaseResult]:
         for number, one in enumerate(self.results):
             if number == self.stop_after:
                 raise KeyboardInterrupt
             yield one
 
-    def judge_saved(self, directory: Path, options: runner.RunOptions) -> Iterator[CaseResult]:
+    def judge_saved(self, directory: Path, options: RunOptions) -> Iterator[CaseResult]:
         self.asked.append(options)
         yield from self.results
 
@@ -139,7 +140,7 @@ def test_results_say_which_release_they_are_of(fake: Fake, tmp_path: Path) -> No
 def refuse(monkeypatch: pytest.MonkeyPatch, fake: Fake, *versions: str) -> None:
     """Let the runner find no SGLang of these versions, after one result."""
 
-    def run(options: runner.RunOptions, plan: Plan) -> Iterator[CaseResult]:
+    def run(options: RunOptions, plan: Plan) -> Iterator[CaseResult]:
         if options.version in versions:
             raise UsageError(f"no SGLang {options.version} to verify: run `make sglang-site`")
         yield from fake.run(options, plan)
@@ -198,7 +199,7 @@ def test_releases_that_cannot_be_told_apart_are_refused(
 def test_without_flags_everything_is_selected_on_the_tape(fake: Fake, tmp_path: Path) -> None:
     main(["verify"])
     (options,) = fake.asked
-    assert options == runner.RunOptions(cases_dir=tmp_path / "cases", golden_dir=tmp_path / "golden")
+    assert options == RunOptions(cases_dir=tmp_path / "cases", golden_dir=tmp_path / "golden")
 
 
 def test_several_systems_and_engines_are_runs_of_their_own(
@@ -305,7 +306,7 @@ def test_ctrl_c_is_status_130_and_says_how_far_it_came(
 def test_errors_that_a_user_can_mend_are_one_line(
     fake: Fake, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    def plan(options: runner.RunOptions) -> Plan:
+    def plan(options: RunOptions) -> Plan:
         raise UsageError("cases/tiny.toml: no key `lenght`")
 
     monkeypatch.setattr(runner, "plan", plan)

@@ -7,7 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from harness.rounds import Round, expand_table, length_fill, pad_round, padded_inputs, program, rounds_key
+from harness.rounds import Round, expand_table, length_fill, pad_round, padded_inputs, rounds_key
+from harness.traffic import build_program
 from harness.types import Drill, Kernel, Mode, Path, Precision
 from tests.programs import BY_POOL, MODELS, project_case
 
@@ -54,7 +55,7 @@ def test_padding_fills_what_no_request_has() -> None:
 
 def test_padded_inputs_take_the_rounds_own_table() -> None:
     case = project_case(BY_POOL[4])
-    made = program(case)
+    made = build_program(case)
     round_ = next(round_ for round_ in made.rounds if len(round_.lengths) < round_.bucket)
     inputs = padded_inputs(round_, made, case.model, case.mode, case.variant.draft_tokens)
     tokens = case.model.page_tokens
@@ -71,8 +72,10 @@ def test_cases_of_equal_key_have_equal_rounds() -> None:
         replace(case, drill=Drill.DELAYED),
         replace(case, sut="another"),
     )
-    rounds = program(case).rounds
-    assert all(program(other).rounds == rounds and rounds_key(other) == rounds_key(case) for other in others)
+    rounds = build_program(case).rounds
+    assert all(
+        build_program(other).rounds == rounds and rounds_key(other) == rounds_key(case) for other in others
+    )
 
 
 def test_cases_of_other_keys_have_other_rounds() -> None:
@@ -88,5 +91,5 @@ def test_cases_of_other_keys_have_other_rounds() -> None:
     )
     keys = {rounds_key(other) for other in (case, *others)}
     assert len(keys) == len(others) + 1
-    assert all(program(other).rounds != program(case).rounds for other in others)
-    assert program(replace(case, model=MODELS["glm-5"])).rounds != program(case).rounds
+    assert all(build_program(other).rounds != build_program(case).rounds for other in others)
+    assert build_program(replace(case, model=MODELS["glm-5"])).rounds != build_program(case).rounds

@@ -6,21 +6,15 @@ from pathlib import Path as FilePath
 
 import pytest
 
+from harness.archive import observation_name
 from harness.case import Case
 from harness.casefile import load_models
 from harness.errors import UsageError
 from harness.matrix import Selection, covering_array
-from harness.ordinary import is_reference, ordinary_of
+from harness.options import RunOptions, factory_of
+from harness.ordinary import is_reference, ordinary_of, reference_key
 from harness.rounds import OWN_ORDER
-from harness.runner import (
-    LARGEST_GROUP,
-    RunOptions,
-    factory_of,
-    groups,
-    observation_name,
-    plan,
-    reference_key,
-)
+from harness.runner import LARGEST_GROUP, groups, plan
 from harness.types import EngineKind, Kernel, Mode, Path
 
 ROOT = FilePath(__file__).parent.parent

@@ -15,7 +15,7 @@ from harness.fields import COUNTER, Dims
 from harness.observation import Expectation
 from harness.oracle import sparse_lengths, visible_lengths
 from harness.probe.leaves import leaf_tensors
-from harness.rounds import Inputs, program
+from harness.rounds import Inputs
 from harness.sut.protocol import SpanRecorder, StepOutputs, StepRoots
 from harness.sut.sglang import shared
 from harness.sut.sglang.backend import Batches, make_multi, make_step
@@ -25,6 +25,7 @@ from harness.sut.sglang.expected import expectation
 from harness.sut.sglang.loader import Loaded, load
 from harness.sut.sglang.patches import Patches
 from harness.sut.sglang.watch import Watch
+from harness.traffic import build_program
 from harness.types import Kernel, Mode, Path
 
 PATHS = (Path.RELEASED, Path.SHARED, Path.SHARED_IN_GRAPH)
@@ -223,5 +224,5 @@ def make_sut(
     if case.mode is not Mode.DECODE and case.path is not Path.RELEASED:
         raise CaseError(f"{case.id}: mode {case.mode} has one backend, so its path is released")
     loaded = load(version, engine.device)
-    buckets = program(case).buckets
+    buckets = build_program(case).buckets
     return SglangSut(case, engine, span, buckets, loaded, staged=refresh == "staged")
