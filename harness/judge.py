@@ -25,7 +25,7 @@ def judge(
 def _run(check: Check, subject: Subject) -> CheckResult:
     outcome = check.run(subject)
     if outcome.not_applicable:
-        return CheckResult(check.name, Verdict.NOT_APPLICABLE, (), 0, outcome.not_applicable)
+        return CheckResult(check.name, Verdict.NOT_APPLICABLE, (), outcome.elements, outcome.not_applicable)
     verdict = Verdict.FAILED if outcome.findings else Verdict.PASSED
     return CheckResult(check.name, verdict, outcome.findings, outcome.elements)
 

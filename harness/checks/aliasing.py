@@ -30,7 +30,10 @@ def check(subject: Subject) -> Outcome:
         _counters(walk, found)
         _overlaps(subject, walk, found)
     facts += _active(subject, found)
-    return Outcome(found.result(), facts)
+    findings, case = found.result(), observation.case
+    if not findings and case.path in (Path.SHARED, Path.SHARED_IN_GRAPH) and not case.sharing_applies:
+        return Outcome((), facts, "one backend (S = 2, or a single-backend mode) has nothing to share with")
+    return Outcome(findings, facts)
 
 
 def _shared(subject: Subject, walk: Walk, found: Findings) -> None:

@@ -9,7 +9,7 @@ import torch
 
 from harness.case import Case
 from harness.checks.registry import CHECKS
-from harness.findings import CaseResult, Finding
+from harness.findings import CaseResult, Finding, Verdict
 from harness.sut.protocol import StepOutputs
 from harness.types import Drill, Kernel, Path
 from tests.faulty import Bends, BentSut, bent_result, own_copy, replaced_leaf
@@ -193,4 +193,7 @@ def test_a_two_step_draft_has_nothing_to_share() -> None:
     case = make_case(MODEL, steps=2)
     result = bent_result(case, PROGRAM, Bends())
     assert not spoke(result)
-    assert not case.sharing_applies
+    verdicts = {check.check: (check.verdict, check.reason) for check in result.checks}
+    assert verdicts["aliasing"][0] is Verdict.NOT_APPLICABLE
+    assert "S = 2" in verdicts["aliasing"][1]
+    assert verdicts["freshness"][0] is Verdict.PASSED
