@@ -1,6 +1,7 @@
 # make verify          the CPU matrix on the embedded system (installs first)
 # make test            lint, types and all tests; GPU tests are skipped with the reason
 # make sglang-site     the released SGLang's metadata code from PyPI, for --sut sglang
+# make verify-sglang   the CPU matrix on the released SGLang (needs its site)
 # make lint | bench    ruff and mypy | figures of the harness itself
 # make clean           remove .venv and caches
 
@@ -12,10 +13,13 @@ BIN := .venv/bin
 INSTALLED := .venv/.installed
 
 .DEFAULT_GOAL := verify
-.PHONY: verify test lint bench sglang-site install clean
+.PHONY: verify verify-sglang test lint bench sglang-site install clean
 
 verify: $(INSTALLED)
 	$(BIN)/replay-harness verify
+
+verify-sglang: $(INSTALLED)
+	$(BIN)/replay-harness verify --sut sglang --no-golden
 
 test: lint
 	$(BIN)/python -m pytest -n $(WORKERS)

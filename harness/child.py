@@ -68,8 +68,9 @@ class Reporter:
         self._write({"result": dict(values)})
 
     def end(self) -> None:
-        """Say that everything is reported."""
+        """Say that everything is reported, and close the pipe."""
         self._write({"end": True})
+        self._file.close()
 
     def _write(self, message: Mapping[str, Any]) -> None:
         self._file.write(json.dumps(message) + "\n")

@@ -14,7 +14,7 @@ import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 import msgspec
 import numpy as np
@@ -25,7 +25,7 @@ from harness.case import PHYSICAL_PAGE, Case
 from harness.casefile import load_models
 from harness.child import Reporter
 from harness.engine.cuda_graph import CudaGraphEngine
-from harness.engine.protocol import Graph
+from harness.engine.protocol import Engine, Graph
 from harness.pages import PagePool, pool_pages
 from harness.probe.leaves import leaf_tensors
 from harness.rounds import Inputs, expand_table
@@ -47,6 +47,32 @@ SPIN_CYCLES = 4_000_000
 Leaves = Mapping[str, torch.Tensor]
 
 
+class Bench(Protocol):
+    """A kernel that reads a derived field, and an engine that captures it."""
+
+    engine: Engine
+
+    def fresh(self, leaves: Leaves) -> torch.Tensor:
+        """Derive the field anew from a step's lengths."""
+        ...
+
+    def same_derived(self, one: torch.Tensor, other: torch.Tensor) -> bool:
+        """Compare two values of the field, the second of them fresh."""
+        ...
+
+    def run(self, leaves: Leaves, derived: torch.Tensor) -> torch.Tensor:
+        """Launch the kernel on a step's leaves."""
+        ...
+
+    def compare(self, leaves: Leaves, got: torch.Tensor, right: torch.Tensor) -> tuple[int, int]:
+        """Return how many defined elements of two outputs differ, and how many there are."""
+        ...
+
+    def microseconds(self, graph: Graph) -> float:
+        """Return the median device time of one replay."""
+        ...
+
+
 @dataclass(frozen=True)
 class _Captured:
     graph: Graph
@@ -66,22 +92,25 @@ def measure(order: Order, limit_s: float, say: Reporter) -> None:
         case = case_of(scenario)
         sut = SglangSut(case, engine, _no_span, (case.bucket,), loaded)
         try:
-            _measure_steps(number, scenario, steps, sut, _bench(scenario, case, loaded, engine), say, limit_s)
+            bench = _bench(scenario, case, loaded, engine)
+            measure_steps(number, scenario, case, steps, sut, bench, say, limit_s)
         finally:
             sut.close()
     say.end()
 
 
-def _measure_steps(
+def measure_steps(
     number: int,
     scenario: Scenario,
+    case: Case,
     steps: tuple[int, ...],
     sut: SglangSut,
-    bench: _Logits | _Topk,
+    bench: Bench,
     say: Reporter,
     limit_s: float,
 ) -> None:
-    case, engine, derived = case_of(scenario), bench.engine, DERIVED[scenario.kernel]
+    """Capture each step's kernel twice, refresh at other lengths, report what is stale and the figures."""
+    engine, derived = bench.engine, DERIVED[scenario.kernel]
     sut.init_graph_state()
     sut.stage(inputs_of(case, scenario.captured))
     sut.prepare_capture(case.bucket)
@@ -100,10 +129,10 @@ def _measure_steps(
     for step in steps:
         say.begin(stage(number, step, own=False), limit_s)
         right = _replayed(engine, twin[step])
-        fresh_us = _microseconds(engine, twin[step].graph)
+        fresh_us = bench.microseconds(twin[step].graph)
         say.begin(stage(number, step, own=True), limit_s)
         differing, compared = bench.compare(leaves[step], _replayed(engine, own[step]), right)
-        own_us = _microseconds(engine, own[step].graph)
+        own_us = bench.microseconds(own[step].graph)
         say.result(
             {
                 "scenario": number, "step": step, "differing": differing, "compared": compared,
@@ -138,11 +167,33 @@ def inputs_of(case: Case, lengths: tuple[int, ...]) -> Inputs:
     )
 
 
-class _Logits:
+class _OnCuda:
+    """Times graphs by CUDA events."""
+
+    def __init__(self, engine: CudaGraphEngine) -> None:
+        self.engine: Engine = engine
+
+    def microseconds(self, graph: Graph) -> float:
+        """Return the median device time of one replay, its launches queued behind a spinning kernel."""
+        event: Callable[..., Any] = torch.cuda.Event
+        samples = []
+        for _ in range(SAMPLES):
+            begin, end = event(enable_timing=True), event(enable_timing=True)
+            torch.cuda._sleep(SPIN_CYCLES)  # type: ignore[no-untyped-call]
+            begin.record()
+            self.engine.launch(graph)
+            end.record()
+            self.engine.synchronize()
+            samples.append(begin.elapsed_time(end) * 1000)
+        return float(statistics.median(samples))
+
+
+class _Logits(_OnCuda):
     """`deep_gemm.fp8_paged_mqa_logits` over one batch of random keys and queries."""
 
     def __init__(self, case: Case, loaded: Loaded, engine: CudaGraphEngine) -> None:
-        self.engine, device = engine, engine.device
+        super().__init__(engine)
+        device = engine.device
         self._gemm: Any = importlib.import_module("deep_gemm")
         self._width, self._workers = case.geometry.width, case.geometry.num_sms
         rows, heads = case.bucket, case.model.heads
@@ -177,11 +228,11 @@ class _Logits:
         return int(different.sum()), int(live.sum())
 
 
-class _Topk:
+class _Topk(_OnCuda):
     """SGLang's top-k v2 over one batch of random scores; dead columns hold scores too, as a server's do."""
 
     def __init__(self, case: Case, loaded: Loaded, engine: CudaGraphEngine) -> None:
-        self.engine = engine
+        super().__init__(engine)
         self._topk: Any = loaded.seams.topk
         torch.manual_seed(0)
         self._scores = torch.randn((case.bucket, case.geometry.width), device=engine.device)
@@ -209,7 +260,7 @@ class _Topk:
         return int(different.sum()), right.numel()
 
 
-def _bench(scenario: Scenario, case: Case, loaded: Loaded, engine: CudaGraphEngine) -> _Logits | _Topk:
+def _bench(scenario: Scenario, case: Case, loaded: Loaded, engine: CudaGraphEngine) -> Bench:
     make = _Logits if scenario.kernel is Kernel.LOGITS else _Topk
     return make(case, loaded, engine)
 
@@ -226,30 +277,15 @@ def _index_keys(pages: int, device: torch.device) -> torch.Tensor:
     return cache.view(pages, PHYSICAL_PAGE, 1, HEAD_DIM + 4)
 
 
-def _capture(bench: _Logits | _Topk, leaves: Leaves, derived: torch.Tensor) -> _Captured:
+def _capture(bench: Bench, leaves: Leaves, derived: torch.Tensor) -> _Captured:
     graph, output = bench.engine.capture(lambda: bench.run(leaves, derived))
     return _Captured(graph, output)
 
 
-def _replayed(engine: CudaGraphEngine, captured: _Captured) -> torch.Tensor:
+def _replayed(engine: Engine, captured: _Captured) -> torch.Tensor:
     engine.launch(captured.graph)
     engine.synchronize()
     return captured.output.clone()
-
-
-def _microseconds(engine: CudaGraphEngine, graph: Graph) -> float:
-    """Return the median device time of one replay, microseconds."""
-    event: Callable[..., Any] = torch.cuda.Event
-    samples = []
-    for _ in range(SAMPLES):
-        begin, end = event(enable_timing=True), event(enable_timing=True)
-        torch.cuda._sleep(SPIN_CYCLES)  # type: ignore[no-untyped-call]
-        begin.record()
-        engine.launch(graph)
-        end.record()
-        engine.synchronize()
-        samples.append(begin.elapsed_time(end) * 1000)
-    return float(statistics.median(samples))
 
 
 def _software(loaded: Loaded) -> dict[str, str]:
