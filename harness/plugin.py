@@ -161,7 +161,7 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     """Parametrise tests that ask for `harness_case` over the planned cases."""
     if "harness_case" not in metafunc.fixturenames:
         return
-    from harness import session
+    from harness import runner, session
 
     try:
         options = run_options(metafunc.config)
@@ -169,7 +169,8 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     except UsageError as error:
         raise pytest.Collector.CollectError(str(error)) from error
     marks = [pytest.mark.gpu] if options.engine is EngineKind.CUDA_GRAPH else []
-    cases = [pytest.param(case, id=case.id, marks=marks) for case in plan.cases]
+    ordered = [case for group in runner.groups(plan.cases) for case in group]  # neighbours share a reference
+    cases = [pytest.param(case, id=case.id, marks=marks) for case in ordered]
     metafunc.parametrize("harness_case", cases, scope="session")
 
 

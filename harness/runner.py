@@ -92,11 +92,8 @@ def _default_jobs(engine: EngineKind) -> int:
 
 def _start(options: RunOptions) -> None:
     """Make this process's worker; kept on the function, since a pool initializer has no other place."""
-    import torch
-
     from harness.worker import Worker
 
-    torch.set_num_threads(1)
     _start.worker = Worker(options)  # type: ignore[attr-defined]
 
 

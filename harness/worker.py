@@ -9,6 +9,8 @@ from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path as FilePath
 
+import torch
+
 from harness.archive import ORDINARY, load_observation, observation_name, save_observation
 from harness.case import Case
 from harness.checks.subject import Subject
@@ -36,6 +38,7 @@ class Worker:
 
     def __init__(self, options: RunOptions) -> None:
         """Make the engine. Raises UsageError where the device is missing."""
+        torch.set_num_threads(1)  # small tensors, and a worker a core: threads get in each other's way
         self._options = options
         self._factory = factory_of(options)
         self._engine = make_engine(options.engine)
