@@ -164,9 +164,8 @@ def verify(
     if json_file is not None:
         jsonreport.check_writable(json_file)
     _check_versions(versions, suts, flags)
-    several = len(versions) > 1
     runs = [
-        _options(sut=sut, engine=EngineKind(engine), version=version, isolated=several, **flags)
+        _options(sut=sut, engine=EngineKind(engine), version=version, isolated=bool(versions), **flags)
         for sut in dict.fromkeys(suts)
         for engine in dict.fromkeys(engines)
         for version in (dict.fromkeys(versions) if versions and sut == SGLANG else [""])

@@ -100,10 +100,15 @@ def _tensor(array: NDArray[Any]) -> torch.Tensor:
     return torch.from_numpy(np.ascontiguousarray(array))
 
 
+def device_major(device: torch.device) -> int:
+    """Return the major compute capability of a GPU, 9 (Hopper) for a CPU that simulates one."""
+    return torch.cuda.get_device_capability(device)[0] if device.type == "cuda" else 9
+
+
 def make_step(case: Case, seams: Seams, batches: Batches, step: int, largest: int) -> Any:
     """Make one step's `DeepseekSparseAttnBackend`; call it where SGLang may be called."""
     device = batches.table.device
-    major = torch.cuda.get_device_capability(device)[0] if device.type == "cuda" else 9
+    major = device_major(device)
     heads = case.model.heads
     rows = largest * case.variant.draft_tokens
     implementation = DECODE_IMPLEMENTATIONS[case.kernel]

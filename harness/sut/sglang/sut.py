@@ -18,7 +18,7 @@ from harness.probe.leaves import leaf_tensors
 from harness.rounds import Inputs
 from harness.sut.protocol import SpanRecorder, StepOutputs, StepRoots
 from harness.sut.sglang import shared
-from harness.sut.sglang.backend import Batches, make_multi, make_step
+from harness.sut.sglang.backend import Batches, device_major, make_multi, make_step
 from harness.sut.sglang.consumer import Consumer
 from harness.sut.sglang.eager import run_attention, run_batch
 from harness.sut.sglang.expected import expectation
@@ -28,6 +28,8 @@ from harness.sut.sglang.watch import Watch
 from harness.traffic import build_program
 from harness.types import Kernel, Mode, Path
 
+POOLED_HEADS = (32, 64)
+"""Heads for which SGLang makes pooled schedules on Hopper, real or simulated."""
 PATHS = (Path.RELEASED, Path.SHARED, Path.SHARED_IN_GRAPH)
 
 
@@ -51,6 +53,12 @@ class SglangSut:
             raise NotDrivable(
                 f"SGLang {loaded.site.version} lays pooled index keys out by physical page, not packed as "
                 f"the specification has them: {case.model.name} (P > 1) cannot be judged on it"
+            )
+        hopper = device_major(engine.device) == 9
+        if hopper and case.model.index_kpool > 1 and case.model.heads not in POOLED_HEADS:
+            raise NotDrivable(
+                f"SGLang plans pooled logits on Hopper for {' or '.join(map(str, POOLED_HEADS))} heads only: "
+                f"{case.model.name} has {case.model.heads}"
             )
         self.steps = case.backends
         self._case = case

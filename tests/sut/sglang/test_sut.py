@@ -2,10 +2,11 @@ import sys
 from collections import Counter
 from dataclasses import replace
 
+import msgspec
 import pytest
 import torch
 
-from harness.errors import CaseError, HarnessError, UsageError
+from harness.errors import CaseError, NotDrivable, UsageError
 from harness.fields import COUNTER
 from harness.observation import LedgerEntry
 from harness.probe.leaves import walk_roots
@@ -251,8 +252,15 @@ def test_eager_attention_of_more_rows_than_the_counter_serves_takes_a_private_on
 def test_a_release_with_another_pool_layout_is_refused_for_pooled_models() -> None:
     older = replace(loaded(), seams=replace(loaded().seams, packs_pools=False))
     SglangSut(case(1), Cpu(), Spans(), (4,), older)  # type: ignore[arg-type]
-    with pytest.raises(HarnessError, match="by physical page"):
+    with pytest.raises(NotDrivable, match="by physical page"):
         SglangSut(case(4), Cpu(), Spans(), (4,), older)  # type: ignore[arg-type]
+
+
+def test_pooled_models_need_heads_that_have_pooled_schedules() -> None:
+    of = case(4)
+    narrow = replace(of, model=msgspec.structs.replace(of.model, heads=2))
+    with pytest.raises(NotDrivable, match="32 or 64 heads only: narrow-p4 has 2"):
+        SglangSut(narrow, Cpu(), Spans(), (4,), loaded())  # type: ignore[arg-type]
 
 
 def test_a_release_that_lacks_leaves_declares_no_writes_to_them() -> None:
@@ -292,7 +300,7 @@ def test_an_sglang_that_shares_by_itself_is_driven_as_it_is(monkeypatch: pytest.
         assert wrong_leaves(sut, of, refreshed(sut, of)) == {}
         assert sut.route() == Path.SHARED == sut.expectation(4).route
         assert sut.facts()["sglang.sharing"] == "SGLang's own"
-    with pytest.raises(HarnessError, match="does not refresh inside the graph"):
+    with pytest.raises(NotDrivable, match="does not refresh inside the graph"):
         build(case(1, Path.SHARED_IN_GRAPH))
 
 
