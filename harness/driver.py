@@ -206,8 +206,9 @@ class _Run:
                 skipped = f"{left.name} of step {left.step} still holds the sentinel"
             else:
                 replay = self._replay(index, round_, truth, before)
-        with _system("routing evidence"):
-            self._route = self.sut.route()
+        if self._route in ("", self._expectation.route):  # one round on another path stays seen
+            with _system("routing evidence"):
+                self._route = self.sut.route()
         return RoundRecord(index, round_.name, tuple(refreshes), replay, skipped, recaptured)
 
     def _audited(self) -> set[int]:

@@ -224,7 +224,8 @@ class Observation:
     captures: tuple[Capture, ...]
     rounds: tuple[RoundRecord, ...]
     route: str
-    """The path that ran, as the system's routing evidence says."""
+    """The path that ran, as the system's routing evidence says: the first one that is not the declared one,
+    if any round took another."""
     values: Mapping[Digest, NDArray[np.generic]] = field(repr=False)
     references: Mapping[str, Digest] = field(default_factory=dict)
     """For leaves without a formula: `round name/leaf` -> value that the same planner gives on the

@@ -49,7 +49,8 @@ class Bends:
     """On what the forward returns."""
     eager: Bend | None = None
     """After an eager call (its bucket is the row count)."""
-    route: str | None = None
+    route: Callable[[BentSut], str] | None = None
+    """Instead of the system's own evidence."""
     side_stream: bool | None = None
     """Stage and refresh on another stream, waiting for replays in flight (True) or not (False)."""
 
@@ -118,7 +119,7 @@ class BentSut(EmbeddedSut):
             self.bends.eager(self, rows)
 
     def route(self) -> str:
-        return self.bends.route if self.bends.route is not None else super().route()
+        return self.bends.route(self) if self.bends.route is not None else super().route()
 
 
 def bent_subject(case: Case, program: Program, bends: Bends, engine: Engine | None = None) -> Subject:

@@ -129,7 +129,8 @@ FAULTS = [
     ("output", "nudged", SHARED, Bends(outputs=nudged)),
     ("routing", "warned", SHARED, Bends(after=warn)),
     ("routing", "raised", SHARED, Bends(before=explode)),
-    ("routing", "other_path", SHARED, Bends(route="independent")),
+    ("routing", "other_path", SHARED, Bends(route=lambda sut: "independent")),
+    ("routing", "once", SHARED, Bends(route=lambda sut: "independent" if sut.refreshes == 3 else "shared")),
     ("ordering", "no_wait", DELAYED, Bends(side_stream=False)),
 ]
 
