@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
@@ -22,6 +22,7 @@ from harness.pages import guard_page
 from harness.probe.instruments import Instruments, Spans
 from harness.probe.leaves import Look
 from harness.probe.observers import Before
+from harness.probe.staged import Staged
 from harness.rounds import Program, Round
 from harness.sut.protocol import StepOutputs, Sut, SutFactory
 from harness.truth import RoundTruth, Truth
@@ -238,12 +239,14 @@ class _Run:
             self._synchronize()
             return self._instruments.plain_refresh(self._look(), truth), None
         observer = self._instruments.refresh_observer(self.sut, truth, salt, references)
+        staged = Staged(self.sut.inputs())
         with _system(f"refresh of round {round_.name}"), observer.watching():
             self.sut.refresh(round_.bucket)
         self._synchronize()
         look = self._look()
         walk = self._instruments.walk(look)
         refresh = observer.result(look, self._instruments.watched(walk, round_.bucket), walk)
+        refresh = replace(refresh, inputs_changed=staged.changed(self.sut.inputs()))
         delayed = self._delayed(index)
         return refresh, None if delayed else Before.of(look, round_.bucket, metadata=True)
 
@@ -272,6 +275,7 @@ class _Run:
     def _prompt_replay(self, round_: Round, truth: RoundTruth, before: Before | None) -> Replay:
         captured = self._graphs[round_.bucket]
         observer = self._instruments.replay_observer(truth, captured.outputs, before)
+        staged = Staged(self.sut.inputs()) if self.probes else None
         freed: tuple[str, ...] = ()
         with _system(f"replay of round {round_.name}"):
             self.engine.launch(captured.graph)
@@ -280,7 +284,8 @@ class _Run:
             except FreedStorageError as error:
                 freed = (str(error),)
         look = self._look()
-        return observer.result(look, self._walk(look), freed=freed)
+        replay = observer.result(look, self._walk(look), freed=freed)
+        return replay if staged is None else replace(replay, inputs_changed=staged.changed(self.sut.inputs()))
 
     def _delayed_replay(self, round_: Round, truth: RoundTruth, following: Round) -> Replay:
         """Hold the replay back while the next round is staged and refreshed, as a busy GPU would."""

@@ -125,6 +125,8 @@ class Refresh:
     cells: tuple[Cell, ...]
     walk: int
     """Index into `Observation.walks`, taken after the refresh."""
+    inputs_changed: tuple[str, ...] = ()
+    """Persistent input tensors that differ after it, or that are other tensors."""
     printed: tuple[str, ...] = ()
     """Warnings: lines that the system printed or logged."""
     error: str = ""
@@ -155,6 +157,8 @@ class Replay:
     walk: int
     delayed: bool = False
     """Whether the next round was staged and refreshed while this replay had not read yet."""
+    inputs_changed: tuple[str, ...] = ()
+    """Persistent input tensors that differ after it, or that are other tensors."""
     counter_nonzero: tuple[tuple[int, int, int], ...] = ()
     """(step, nonzero elements before, after) of KV counters that were not zero."""
     freed: tuple[str, ...] = ()

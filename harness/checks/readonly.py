@@ -28,6 +28,9 @@ def check(subject: Subject) -> Outcome:
         if replay is None:
             continue
         facts += 1
+        for name in replay.inputs_changed:
+            message = f"the replay of round {record.name} changed its input {name}"
+            found.add("input_written", message, subject=name, round_name=record.name)
         for change in replay.changed:
             message = (
                 f"the replay of round {record.name} changed {change.bytes} bytes of {change.name},"

@@ -25,6 +25,12 @@ def check(subject: Subject) -> Outcome:
                 expectation = observation.expected_of(subject.round(record).bucket)
                 facts += _ledger(expectation, refresh.ledger, where, record.name, found)
                 facts += _spans(expectation, refresh.spans, where, record.name, found)
+            for name in refresh.inputs_changed:
+                found.add(
+                    "input_written", f"the refresh of round {record.name} changed its input {name}",
+                    subject=name, round_name=record.name,
+                    hint="the next step of the server reads the same tensor",
+                )  # fmt: skip
             for step, name, changed in refresh.unattributed:
                 found.add(
                     "unattributed",

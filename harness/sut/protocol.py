@@ -70,6 +70,10 @@ class Sut(Protocol):
         """Write a round's inputs in place into the persistent input tensors."""
         ...
 
+    def inputs(self) -> Mapping[str, torch.Tensor]:
+        """Return the persistent input tensors by name; a refresh or a replay may only read them."""
+        ...
+
     def prepare_capture(self, bucket: int) -> None:
         """Make (or make again) the metadata of a bucket, from the staged inputs, outside the graph."""
         ...

@@ -49,6 +49,10 @@ def twice(sut: BentSut, bucket: int) -> None:
     sut.plain_refresh(bucket)
 
 
+def writes_input(sut: BentSut, bucket: int) -> None:
+    sut.inputs()["seq_lens"][0].add_(1)
+
+
 def rebind(sut: BentSut, bucket: int) -> None:
     if sut.refreshes == 4:
         replaced_leaf(sut, 0, bucket, cu_seqlens_k=sut.metadata(0, bucket).cu_seqlens_k.clone())
@@ -116,6 +120,8 @@ FAULTS = [
     ("aliasing", "counter_shared", COUNTED, Bends(captured=shared_counter)),
     ("aliasing", "not_repointed", SHARED, Bends(after=other_active)),
     ("refresh", "twice", SHARED, Bends(refresh=twice)),
+    ("refresh", "input", SHARED, Bends(after=writes_input)),
+    ("readonly", "input", SHARED, Bends(in_forward=writes_input)),
     ("refresh", "never", SHARED, Bends(refresh=skip_every_third)),
     ("freshness", "schedule", SHARED, Bends(refresh=stale_schedule)),
     ("freshness", "every_third", SHARED, Bends(refresh=skip_every_third)),

@@ -49,6 +49,15 @@ class PersistentInputs:
         """Set the query tokens `[bucket, per_request]`, each below the vocabulary's size."""
         self._copy(self._tokens[: bucket * self._per_request], tokens.reshape(-1))
 
+    def tensors(self) -> dict[str, torch.Tensor]:
+        """Return the persistent tensors by name."""
+        return {
+            "seq_lens": self._seq_lens,
+            "req_pool_indices": self._requests,
+            "accepted": self._accepted,
+            "req_to_token": self._table,
+        }
+
     def of(self, bucket: int) -> DeviceInputs:
         """Return the slices that one bucket reads."""
         return DeviceInputs(

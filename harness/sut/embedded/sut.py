@@ -83,6 +83,10 @@ class EmbeddedSut:
         if self._backend.strategy.in_graph:
             self._backend.activate(inputs.bucket)
 
+    def inputs(self) -> Mapping[str, torch.Tensor]:
+        """See `Sut`."""
+        return self._inputs.tensors()
+
     def stage_tokens(self, bucket: int, tokens: np.ndarray[tuple[int, ...], np.dtype[np.int64]]) -> None:
         """Replace the query tokens `[bucket, rows per request]` that `stage` hashed, in place."""
         self._inputs.stage_tokens(bucket, tokens)

@@ -49,6 +49,7 @@ class Batches:
         self._mode = getattr(seams.forward_mode, FORWARD_MODES[case.mode])
         self._decode = seams.forward_mode.DECODE
         self._extend = case.mode is Mode.DRAFT_EXTEND
+        self._mirrors: dict[int, torch.Tensor] = {}
         self._batches = {bucket: self._batch(bucket) for bucket in buckets}
 
     def _batch(self, bucket: int) -> SimpleNamespace:
@@ -66,8 +67,21 @@ class Batches:
     def __getitem__(self, bucket: int) -> SimpleNamespace:
         return self._batches[bucket]
 
-    def stage(self, inputs: Inputs) -> None:
-        """Write a round into the persistent tensors, and its host mirrors into the bucket's batch."""
+    def inputs(self) -> dict[str, torch.Tensor]:
+        """Return the persistent input tensors by name."""
+        return {
+            "seq_lens": self._lengths,
+            "req_pool_indices": self._requests,
+            "num_accept_tokens": self._accepted,
+            "req_to_token": self.table,
+        }
+
+    def stage(self, inputs: Inputs, *, lagging: bool = False) -> None:
+        """Write a round into the persistent tensors, and its host mirrors into the bucket's batch.
+
+        lagging: give the mirrors of the bucket's previous round, as a server may that knows better than
+        to wait for the device.
+        """
         bucket = inputs.bucket
         for target, source in (
             (self._lengths[:bucket], inputs.lengths),
@@ -77,8 +91,10 @@ class Batches:
         ):
             target.copy_(_tensor(source))
         batch = self._batches[bucket]
-        batch.seq_lens_cpu = _tensor(inputs.lengths).clone()
-        batch.seq_lens_sum = int(inputs.lengths.sum())
+        mirror = _tensor(inputs.lengths).clone()
+        given = self._mirrors.get(bucket, torch.ones_like(mirror)) if lagging else mirror
+        batch.seq_lens_cpu, batch.seq_lens_sum = given, int(given.sum())
+        self._mirrors[bucket] = mirror
 
     def oversize(self, rows: int) -> SimpleNamespace:
         """Return a decode batch of its own tensors, every row one token of the reserved request."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
@@ -124,11 +125,17 @@ class SglangSut:
         Where the graph refreshes, nothing else comes between an eager call and the replay, so the steps
         are pointed at the bucket's metadata here.
         """
-        self._batches.stage(inputs)
+        # A server may hand over a mirror that lags, or none, where the system says it needs none.
+        lagging = self._multi is not None and not getattr(self._multi, "needs_cpu_seq_lens", True)
+        self._batches.stage(inputs, lagging=lagging)
         captured = getattr(self._backends[0], "decode_cuda_graph_metadata", {})
         if self._in_graph() and inputs.bucket in captured:
             with self._calls():
                 self._owner().init_forward_metadata_out_graph(self._batches[inputs.bucket])
+
+    def inputs(self) -> Mapping[str, torch.Tensor]:
+        """Return the persistent input tensors, which a refresh or replay may only read."""
+        return self._batches.inputs()
 
     def prepare_capture(self, bucket: int) -> None:
         """Make (or make again) the metadata of a bucket, from the staged inputs, outside the graph."""
@@ -174,16 +181,29 @@ class SglangSut:
         return self._watch.evidence.route(self.steps, multi_step=self._multi is not None, aliased=aliased)
 
     def reference(self, leaf: str, inputs: Inputs) -> torch.Tensor | None:
-        """Return FlashMLA's plan of the oracle's lengths, for the leaves that hold one."""
+        """Return FlashMLA's plan of the oracle's lengths, for the leaves that hold one.
+
+        Asked of the planner itself: a backend that keeps an old plan would keep it here as well.
+        """
         holder, _, name = leaf.partition(".")
         if holder != "flashmla_metadata":
             return None
         dims = Dims.of(self._case, inputs.bucket)
         lengths = sparse_lengths(visible_lengths(dims, inputs), dims.pool, dims.topk)
         on_device = torch.from_numpy(lengths).to(self._batches.table.device, torch.int32)
+        heads = self._backends[0].flashmla_kv_num_q_heads
         with self._calls():
-            plan = self._backends[0]._compute_flashmla_metadata(cache_seqlens=on_device, seq_len_q=1)
-        return getattr(plan, name)  # type: ignore[no-any-return]
+            planner = importlib.import_module(self._loaded.seams.flashmla)
+            tiles, splits = planner.get_mla_metadata(
+                cache_seqlens=on_device,
+                num_q_tokens_per_head_k=heads,
+                num_heads_k=1,
+                num_heads_q=heads,
+                is_fp8_kvcache=True,
+                topk=dims.topk,
+            )
+        plan: torch.Tensor = tiles if name == "flashmla_metadata" else splits
+        return plan
 
     def close(self) -> None:
         """Let go of the backends; no patch outlives a call."""
