@@ -128,14 +128,11 @@ def _musts(
     if embedded:
         for path, drill in product(values["path"], values["drill"]):
             yield decode | {"model": pooled, "path": path, "drill": drill}
+        # What goldens are made of: in decode with every step, so that it serves as the reference as well.
+        plain: dict[str, object] = {"path": Path.INDEPENDENT, "drill": Drill.PLAIN, "fusion": False}
         for model in values["model"]:
-            yield decode | {"model": model, "path": Path.INDEPENDENT, "drill": Drill.PLAIN}
+            yield decode | plain | {"model": model}
+        deepest: dict[str, object] = {"steps": max(values["steps"], key=str)}
         for model, mode, bucket in product(first, values["mode"], values["bucket"]):
-            # What goldens are made of.
-            yield {
-                "model": model,
-                "mode": mode,
-                "bucket": bucket,
-                "path": Path.INDEPENDENT,
-                "drill": Drill.PLAIN,
-            }
+            steps = deepest if mode is Mode.DECODE else {}
+            yield plain | steps | {"model": model, "mode": mode, "bucket": bucket}

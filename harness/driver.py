@@ -274,7 +274,7 @@ class _Run:
 
     def _prompt_replay(self, round_: Round, truth: RoundTruth, before: Before | None) -> Replay:
         captured = self._graphs[round_.bucket]
-        observer = self._instruments.replay_observer(truth, captured.outputs, before)
+        observer = self._instruments.replay_observer(truth, captured.outputs, before, read=self.probes)
         staged = Staged(self.sut.inputs()) if self.probes else None
         freed: tuple[str, ...] = ()
         with _system(f"replay of round {round_.name}"):
@@ -290,7 +290,7 @@ class _Run:
     def _delayed_replay(self, round_: Round, truth: RoundTruth, following: Round) -> Replay:
         """Hold the replay back while the next round is staged and refreshed, as a busy GPU would."""
         captured = self._graphs[round_.bucket]
-        observer = self._instruments.replay_observer(truth, captured.outputs, None)
+        observer = self._instruments.replay_observer(truth, captured.outputs, None, read=True)
         freed: tuple[str, ...] = ()
         inputs = self._round_truth(following).inputs
         with _system(f"delayed replay of round {round_.name}"):

@@ -16,7 +16,7 @@ from harness.casefile import load_models
 from harness.findings import CaseResult
 from harness.matrix import Plan, covering_array, full_matrix
 from harness.options import RunOptions, factory_of
-from harness.ordinary import reference_key
+from harness.ordinary import is_reference, reference_key
 from harness.types import EngineKind
 
 LARGEST_GROUP = 16
@@ -31,10 +31,15 @@ def plan(options: RunOptions) -> Plan:
 
 
 def groups(cases: Iterable[Case]) -> list[tuple[Case, ...]]:
-    """Gather cases that share a reference, at most `LARGEST_GROUP` together, the heaviest groups first."""
+    """Gather cases that share a reference, at most `LARGEST_GROUP` together, the heaviest groups first.
+
+    A case that is the reference of its group comes first in it: it need not be driven again.
+    """
     gathered: dict[tuple[object, ...], list[Case]] = {}
     for case in cases:
         gathered.setdefault(reference_key(case), []).append(case)
+    for group in gathered.values():
+        group.sort(key=is_reference, reverse=True)
     parts = [
         tuple(group[start : start + LARGEST_GROUP])
         for group in gathered.values()

@@ -74,7 +74,10 @@ class Worker:
         """
         rounds = self._program(case)
         observation = drive(case, rounds, self._truth, self._factory, self._engine)
-        return observation, None if is_reference(case) else self._ordinary(case, rounds)
+        if is_reference(case):
+            self._reference = reference_key(case), observation
+            return observation, None
+        return observation, self._ordinary(case, rounds)
 
     def _program(self, case: Case) -> Program:
         """Return the case's rounds, made once for cases that share them."""

@@ -90,13 +90,12 @@ class Instruments:
         return self.values.add(to_numpy(tensor))
 
     def plain_refresh(self, look: Look, truth: RoundTruth) -> Refresh:
-        """Read the leaves after a refresh that nothing else was measured of."""
+        """Read step 0's leaves, what others are held against, after a refresh without probes."""
         snapshot = Snapshot(truth, self.values)
         cells = [
             cell
-            for step, leaves in enumerate(look.leaves(truth.dims.bucket))
-            for name, tensor in leaves.items()
-            if (cell := snapshot.cell(step, name, tensor)) is not None
+            for name, tensor in look.leaves(truth.dims.bucket)[0].items()
+            if (cell := snapshot.cell(0, name, tensor)) is not None
         ]
         return Refresh((), (), (), (), tuple(cells), 0)
 
@@ -116,7 +115,12 @@ class Instruments:
         return RefreshObserver(sut, truth, poison, self.values, ledger, self.spans.recording)
 
     def replay_observer(
-        self, truth: RoundTruth, outputs: tuple[StepOutputs, ...], before: Before | None
+        self, truth: RoundTruth, outputs: tuple[StepOutputs, ...], before: Before | None, *, read: bool
     ) -> ReplayObserver:
-        """Return what watches one replay of the round of `truth`; `before`: None where nothing was copied."""
+        """Return what watches one replay of the round of `truth`.
+
+        before: None where nothing was copied. read: whether to keep what each step read, too.
+        """
+        if not read:
+            outputs = tuple(StepOutputs({}, one.computed) for one in outputs)
         return ReplayObserver(truth, outputs, self.values, before)
