@@ -63,6 +63,7 @@ def at_tiny(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
 
 @pytest.fixture
 def fake(monkeypatch: pytest.MonkeyPatch, at_tiny: Path) -> Fake:
+    monkeypatch.delenv("COLUMNS", raising=False)  # the report wraps at the width of whoever runs the tests
     one = Fake()
     for name in ("plan", "run", "judge_saved"):
         monkeypatch.setattr(runner, name, getattr(one, name))
