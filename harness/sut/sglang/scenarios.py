@@ -51,23 +51,28 @@ def stage(number: int, step: int, *, own: bool) -> str:
 _FILL4, _SHORT4 = (1,) * 4, (64, 128, 300, 512)
 _MIXED4, _LONG4 = (64, 128, 2048, 65530), (63, 129, 65539, 100001)
 _FILL32 = (1,) * 32
-_SHORT32 = tuple(64 + 16 * row for row in range(32))
+_SHORT32 = tuple(2100 + 500 * row for row in range(32))
 _LONG32 = tuple(2000 + 3000 * row for row in range(32))
 
 _FILL = "captured at the fill length, as servers do before there are requests"
 _GROWN = "captured at other lengths, among them a long one"
+_TURNED = "captured with the same lengths in other rows"
 _SHRUNK = "captured at longer lengths than it replays"
 
-SCENARIOS = (
-    Scenario(Kernel.LOGITS, Path.SHARED, _FILL32, _LONG32, _FILL),
-    Scenario(Kernel.LOGITS, Path.SHARED, _LONG4, _SHORT4, _SHRUNK),
-    Scenario(Kernel.TOPK, Path.SHARED, _LONG32, _SHORT32, _SHRUNK),
-    Scenario(Kernel.LOGITS, Path.RELEASED, _FILL4, _LONG4, _FILL),
-    Scenario(Kernel.LOGITS, Path.RELEASED, _MIXED4, _LONG4, _GROWN),
-    Scenario(Kernel.LOGITS, Path.RELEASED, _FILL32, _LONG32, _FILL),
-    Scenario(Kernel.TOPK, Path.RELEASED, _FILL32, _LONG32, _FILL),
-    Scenario(Kernel.TOPK, Path.RELEASED, _LONG32, _SHORT32, _SHRUNK),
-    Scenario(Kernel.LOGITS, Path.RELEASED, _LONG4, _SHORT4, _SHRUNK),
+_CHANGES = (
+    (Kernel.LOGITS, _FILL4, _LONG4, _FILL),
+    (Kernel.LOGITS, _MIXED4, _LONG4, _GROWN),
+    (Kernel.LOGITS, _FILL32, _LONG32, _FILL),
+    (Kernel.TOPK, _FILL32, _LONG32, _FILL),
+    (Kernel.TOPK, _LONG32[::-1], _LONG32, _TURNED),
+    (Kernel.TOPK, _LONG32, _SHORT32, _SHRUNK),
+    (Kernel.LOGITS, _LONG4, _SHORT4, _SHRUNK),
 )
-"""The described change as a control, with which nothing is stale, slow or hung, then the released path; what
-hangs comes last, since each hang costs a new child."""
+"""What hangs comes last, since each hang costs a new child."""
+
+SCENARIOS = tuple(
+    Scenario(kernel, path, captured, replayed, why)
+    for path in (Path.SHARED, Path.RELEASED)
+    for kernel, captured, replayed, why in _CHANGES
+)
+"""The described change first, as a control with which nothing is stale, wrong, slow or hung."""

@@ -21,6 +21,7 @@ from harness.types import Path
 
 SHRUNK = Scenario(Kernel.LOGITS, Path.RELEASED, (900, 800), (64, 65), "why")
 CONTROL = Scenario(Kernel.LOGITS, Path.SHARED, (900, 800), (64, 65), "why")
+PLAN = Scenario(Kernel.TOPK, Path.RELEASED, (900, 800), (64, 65), "why")
 SOFTWARE = {"software": {"sglang": "0.5.23"}, "device": "a GPU"}
 
 
@@ -99,19 +100,24 @@ def test_a_child_that_cannot_measure_ends_the_program(
 
 
 @pytest.mark.parametrize(
-    ("scenario", "steps", "unexpected"),
+    ("scenario", "stale", "steps", "unexpected"),
     [
-        (SHRUNK, {0: {"own_us": 100.0}}, 0),
-        (SHRUNK, {0: {"differing": 1}}, 1),
-        (CONTROL, {0: {"differing": 1}}, 1),
+        (SHRUNK, [0], {0: {"own_us": 100.0}}, []),
+        (SHRUNK, [0], {0: {"differing": 1}}, [0]),
+        (CONTROL, [], {0: {"differing": 1}}, [0]),
+        (PLAN, [0, 1], {0: {"differing": 1}, 2: {"differing": 1}}, [2]),
+        (PLAN, [0, 1, 2, 3], {3: {"differing": 1}}, [3]),
     ],
 )
-def test_differing_elements_are_never_expected(
-    scenario: Scenario, steps: dict[int, dict[str, Any]], unexpected: int
+def test_wrong_outputs_are_expected_of_a_stale_plan_only(
+    scenario: Scenario, stale: list[int], steps: dict[int, dict[str, Any]], unexpected: list[int]
 ) -> None:
-    reports = [{"scenario": 0, "stale": []}, *(figures(0, s, **steps.get(s, {})) for s in range(4))]
+    reports = [
+        {"scenario": 0, "stale": stale},
+        *(figures(0, step, **steps.get(step, {})) for step in range(4)),
+    ]
     (one,) = measure([scenario], Children((reports, End.DONE, "")))
-    assert len(one.unexpected) == unexpected
+    assert [step.step for step in one.unexpected] == unexpected
 
 
 @pytest.mark.parametrize(("scenario", "unexpected"), [(SHRUNK, [3]), (CONTROL, [0, 1, 2, 3])])
@@ -125,17 +131,21 @@ def test_stale_steps_are_expected_only_where_they_are_known(
 
 def test_table_and_document_show_every_step() -> None:
     stale = {"scenario": 0, "stale": [0]}
+    fresh = {"scenario": 0, "step": 0, "fresh": 7.5}
     children = Children(
-        ([SOFTWARE, stale], End.HUNG, stage(0, 0, own=True)),
+        ([SOFTWARE, stale, fresh], End.HUNG, stage(0, 0, own=True)),
         ([SOFTWARE, stale, *(figures(0, s) for s in (1, 2, 3))], End.DONE, ""),
     )
-    measured = measure([SHRUNK], children)
+    ended: list[Ended] = []
+    measured = measure([SHRUNK], children, lambda child, so_far: ended.append(child))
     lines = table(measured).splitlines()
-    assert lines[2].endswith("| 2 | 800 to 900 | 64 to 65 | 0 | stale | - | - | **hung** |")
-    assert lines[3].endswith("| 1 | fresh | 0 of 129 | 8.0 | 8.1 |")
+    assert lines[2].endswith("| 2 | 800 to 900 | 64 to 65 | 0 | stale | - | 7.5 | **hung** | - |")
+    assert lines[3].endswith("| 1 | fresh | 0 of 129 | 8.0 | 8.1 | 1.01 |")
+    assert len({line.count("|") for line in lines}) == 1
     assert len(lines) == 2 + 4
-    data = json.loads(json.dumps(document(measured, 10.0, "2026-11-29")))
-    assert data["device"] == "a GPU"
+    data = json.loads(json.dumps(document(measured, ended, 10.0, "2026-11-29")))
+    assert (data["device"], data["seconds"]) == ("a GPU", 2.0)
+    assert [child["end"] for child in data["children"]] == [End.HUNG, End.DONE]
     assert [step["outcome"] for step in data["scenarios"][0]["steps"]] == [HUNG, RAN, RAN, RAN]
 
 

@@ -13,7 +13,8 @@ import torch
 from harness.child import Reporter
 from harness.engine.protocol import Engine, Graph
 from harness.engine.tape import TapeEngine
-from harness.sut.sglang.measured import Leaves, _Logits, _Topk, measure_steps
+from harness.sut.sglang.benches import Leaves, LogitsBench, TopkBench
+from harness.sut.sglang.measured import measure_steps
 from harness.sut.sglang.scenarios import Kernel, Scenario
 from harness.sut.sglang.standins import paged_mqa_schedule
 from harness.sut.sglang.sut import SglangSut
@@ -60,7 +61,9 @@ def test_a_step_reads_its_own_derived_field_and_the_twin_a_fresh_one(path: Path,
         said = [json.loads(line) for line in file.read().splitlines()]
     results: list[dict[str, Any]] = [message["result"] for message in said if "result" in message]
     assert results[0] == {"scenario": 0, "stale": stale}
-    assert {one["step"]: one["differing"] for one in results[1:]} == {s: int(s in stale) for s in range(4)}
+    fresh, whole = results[1::2], results[2::2]
+    assert fresh == [{"scenario": 0, "step": step, "fresh": 1.0} for step in range(4)]
+    assert {one["step"]: one["differing"] for one in whole} == {s: int(s in stale) for s in range(4)}
     assert [message["begin"] for message in said if "begin" in message][1:3] == [
         "scenario 0 step 0 reading a fresh derived field",
         "scenario 0 step 0 reading its own derived field",
@@ -68,7 +71,7 @@ def test_a_step_reads_its_own_derived_field_and_the_twin_a_fresh_one(path: Path,
 
 
 def test_logits_are_compared_bit_for_bit_where_they_are_live() -> None:
-    bench = object.__new__(_Logits)
+    bench = object.__new__(LogitsBench)
     bench._width = 6
     leaves = {"paged_mqa_ctx_lens_2d": torch.tensor([[2], [6]], dtype=torch.int32)}
     right = torch.zeros((2, 6))
@@ -81,7 +84,7 @@ def test_logits_are_compared_bit_for_bit_where_they_are_live() -> None:
 
 
 def test_plans_are_equal_in_any_order_and_beyond_their_count() -> None:
-    bench = object.__new__(_Topk)
+    bench = object.__new__(TopkBench)
     one = torch.tensor([[64, 2], [3, 90], [1, 80], [7, 7]])
     other = torch.tensor([[64, 2], [1, 80], [3, 90], [0, 0]])
     assert bench.same_derived(one, other)
@@ -89,8 +92,8 @@ def test_plans_are_equal_in_any_order_and_beyond_their_count() -> None:
     assert not bench.same_derived(one, torch.tensor([[64, 1], [3, 90], [1, 80], [7, 7]]))
 
 
-def test_selected_columns_are_compared_in_any_order() -> None:
-    bench = object.__new__(_Topk)
+def test_selected_slots_are_compared_in_any_order() -> None:
+    bench = object.__new__(TopkBench)
     right = torch.tensor([[5, 2, -1], [7, 8, 9]], dtype=torch.int32)
     shuffled = torch.tensor(np.array([[-1, 5, 2], [9, 7, 8]]), dtype=torch.int32)
     assert bench.compare({}, shuffled, right) == (0, 6)
