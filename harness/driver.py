@@ -23,8 +23,8 @@ from harness.probe.instruments import Instruments, Spans
 from harness.probe.leaves import Look
 from harness.probe.observers import Before
 from harness.probe.staged import Staged
-from harness.rounds import Program, Round
-from harness.sut.protocol import StepOutputs, Sut, SutFactory
+from harness.rounds import Captured, Churn, Disturbance, Eager, Program, Round
+from harness.sut.protocol import Pausable, StepOutputs, Sut, SutFactory
 from harness.truth import RoundTruth, Truth
 from harness.types import Drill, Path
 
@@ -96,14 +96,15 @@ class _Run:
             self._sut = factory(self.case, self.engine, self._spans)
             self._facts = dict(self._sut.facts())
             self._expectation = self._sut.expectation(self.case.bucket)
-            others = [bucket for bucket in self.program.buckets if bucket != self.case.bucket]
+            others = [bucket for bucket in self.program.capture if bucket != self.case.bucket]
             self._other_buckets = {bucket: self._sut.expectation(bucket) for bucket in others}
             self._sut.init_graph_state()
         for bucket in self.program.buckets:
-            self._capture(bucket, before_round=0)
+            self._capture(self.program.capture[bucket], before_round=0)
         for index, round_ in enumerate(self.program.rounds):
-            recaptured = self._disturb(index, round_)
+            recaptured = self._between(index, round_.bucket) | self._disturb(index, round_)
             self._records.append(self._round(index, round_, recaptured))
+        self._between(len(self.program.rounds), 0)
 
     def close(self) -> None:
         """Let go of the system under test."""
@@ -131,9 +132,9 @@ class _Run:
     def _round_truth(self, round_: Round) -> RoundTruth:
         return self.truth.of(self.case, self.program, round_)
 
-    def _capture(self, bucket: int, before_round: int) -> None:
-        """Capture one bucket's draft forward, with its capture round's inputs in place."""
-        capture_round = self.program.capture[bucket]
+    def _capture(self, capture_round: Round, before_round: int) -> None:
+        """Capture one bucket's draft forward, with the capture round's inputs in place."""
+        bucket = capture_round.bucket
         with _system(f"capture of bucket {bucket}"):
             self.sut.stage(self._round_truth(capture_round).inputs)
             self.sut.prepare_capture(bucket)
@@ -171,9 +172,30 @@ class _Run:
             with _system("eager call"):
                 self.sut.eager(OVERSIZE_ROWS)
         elif drill is Drill.RECAPTURE and index == len(self.program.rounds) // 2:
-            self._capture(round_.bucket, before_round=index)
+            self._capture(self.program.capture[round_.bucket], before_round=index)
             return True
         return False
+
+    def _between(self, index: int, bucket: int) -> bool:
+        """Do what the program has before a round; return whether its bucket was captured anew."""
+        disturbances = self.program.before.get(index, ())
+        for one in disturbances:
+            self._happen(one, index)
+        return any(isinstance(one, Captured) and one.round.bucket == bucket for one in disturbances)
+
+    def _happen(self, disturbance: Disturbance, index: int) -> None:
+        if isinstance(disturbance, Captured):
+            self._capture(disturbance.round, before_round=index)
+        elif isinstance(disturbance, Churn):
+            self._churn(index)
+        elif isinstance(disturbance, Eager):
+            with _system("eager call"):
+                self.sut.eager(disturbance.rows)
+        elif isinstance(self.sut, Pausable):
+            with _system("pause and resume"):
+                self.sut.pause_and_resume()
+        else:
+            raise NotDrivable(f"{self.sut.name} offers no pause and resume")
 
     def _churn(self, index: int) -> None:
         """Allocate blocks of many sizes full of junk and free half of those kept from before."""
@@ -265,7 +287,9 @@ class _Run:
         return observer.result_in_graph(look, self._walk(look)), replay
 
     def _delayed(self, index: int) -> bool:
-        return self.case.drill is Drill.DELAYED and self.probes and index + 1 < len(self.program.rounds)
+        chosen = self.program.delayed
+        held = self.case.drill is Drill.DELAYED if chosen is None else index in chosen
+        return held and self.probes and index + 1 < len(self.program.rounds)
 
     def _replay(self, index: int, round_: Round, truth: RoundTruth, before: Before | None) -> Replay:
         if self._delayed(index):

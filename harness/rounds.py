@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
+import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
@@ -27,7 +28,7 @@ class Round:
     """Unique within a program, e.g. `b4.07`."""
     bucket: int
     lengths: tuple[int, ...]
-    """Tokens, one per live request; 1 <= len(lengths) <= bucket."""
+    """Tokens, one per live request; at most `bucket`; none where all rows are padded (an idle rank)."""
     requests: tuple[int, ...]
     """Rows of `req_to_token`, distinct, never 0."""
     table: str
@@ -38,17 +39,47 @@ class Round:
     """What this round is for, in a few words: shown in reports."""
 
 
+class Captured(msgspec.Struct, frozen=True, tag=True):
+    """Between two rounds: a bucket is captured, for the first time or again."""
+
+    round: Round
+    """Whose inputs are in place meanwhile."""
+
+
+class Eager(msgspec.Struct, frozen=True, tag=True):
+    """Between two rounds: an unrelated eager call."""
+
+    rows: int
+    """Query rows."""
+
+
+class Churn(msgspec.Struct, frozen=True, tag=True):
+    """Between two rounds: blocks of many sizes are allocated and freed."""
+
+
+class Pause(msgspec.Struct, frozen=True, tag=True):
+    """Between two rounds: memory is released and taken again (`sut.protocol.Pausable`)."""
+
+
+Disturbance = Captured | Eager | Churn | Pause
+
+
 @dataclass(frozen=True, eq=False)
 class Program:
     """The rounds of a case, the buckets that it captures and the page maps that its rounds use."""
 
     buckets: tuple[int, ...]
-    """Captured in this order (largest first, as servers do)."""
+    """Captured in this order before the first round (largest first, as servers do)."""
     capture: Mapping[int, Round]
-    """By bucket: the round whose inputs are in place while it is captured."""
+    """By bucket: the round whose inputs are in place while it is captured first."""
     rounds: tuple[Round, ...]
     tables: Mapping[str, NDArray[np.int32]]
     """Page maps, `[requests, W / page_tokens]`: model page of each column; row 0 is all zero."""
+    before: Mapping[int, tuple[Disturbance, ...]] = field(default_factory=dict)
+    """By index of the round that follows (`len(rounds)`: after the last): what happens besides the drill."""
+    delayed: frozenset[int] | None = None
+    """Indices of rounds whose replay is held back while the next is staged and refreshed; None: as the
+    drill says."""
 
 
 @dataclass(frozen=True, eq=False)

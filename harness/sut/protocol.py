@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 import torch
 
@@ -107,6 +107,15 @@ class Sut(Protocol):
 
     def close(self) -> None:
         """Undo patches and let go of everything."""
+        ...
+
+
+@runtime_checkable
+class Pausable(Protocol):
+    """What a system may offer besides: a memory saver takes its buffers away for a while."""
+
+    def pause_and_resume(self) -> None:
+        """Release the buffers that the next refresh rewrites and take them again: zeroed, addresses kept."""
         ...
 
 
