@@ -12,6 +12,7 @@ import click
 
 from harness import __version__, locate
 from harness.errors import HarnessError, UsageError
+from harness.faults.command import faults
 from harness.report import jsonreport, terminal
 from harness.report.progress import Interrupted
 from harness.types import Drill, EngineKind, Kernel, Mode, Path
@@ -257,6 +258,9 @@ def bench_cpu(**flags: Any) -> int:
     for line in benchmarks.cpu(_options(**flags), terminal.make_console(stderr=True)):
         click.echo(line)
     return PASSED
+
+
+cli.add_command(faults)
 
 
 def _check_versions(versions: Sequence[str], suts: Sequence[str], flags: Mapping[str, Any]) -> None:

@@ -1,0 +1,1 @@
+"""General mechanisms that injections are made of; none knows a system."""

@@ -1,0 +1,163 @@
+"""What surrounds refreshes and replays: streams, counters, eager calls, warnings, routes, attributes."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from harness.faults.mechanisms.when import ALWAYS, THIRD, When
+from harness.faults.scene import Injection, Scene
+from harness.rounds import Inputs
+
+
+@dataclass(frozen=True)
+class OtherStream(Injection):
+    """Staging, the refresh or both run on another stream."""
+
+    wait: bool
+    """Whether it waits for the replays in flight."""
+    stages: bool = True
+    refreshes: bool = True
+    kind: str = "unordered stream"
+
+    def stage(self, scene: Scene, inputs: Inputs, call: Callable[[Inputs], None]) -> None:
+        """See `Injection`."""
+        if not self.stages:
+            call(inputs)
+            return
+        scene.hit()
+        with scene.engine.side_stream(wait=self.wait):
+            call(inputs)
+
+    def refresh(self, scene: Scene, bucket: int, call: Callable[[], None]) -> None:
+        """See `Injection`."""
+        if not self.refreshes:
+            call()
+            return
+        scene.hit()
+        with scene.engine.side_stream(wait=self.wait):
+            call()
+
+
+@dataclass(frozen=True)
+class Staged(Injection):
+    """Other values are staged than the round has."""
+
+    change: Callable[[Scene, Inputs], Inputs]
+    kind: str
+
+    def stage(self, scene: Scene, inputs: Inputs, call: Callable[[Inputs], None]) -> None:
+        """See `Injection`."""
+        changed = self.change(scene, inputs)
+        scene.hit(changed is not inputs)
+        call(changed)
+
+
+@dataclass(frozen=True)
+class Around(Injection):
+    """Something happens before or after a refresh, of no effect on which leaves it writes."""
+
+    act: Callable[[Scene, int], bool | None]
+    """May return whether it changed anything."""
+    kind: str
+    when: When = ALWAYS
+    before: bool = False
+    hidden: bool = False
+    """Whether the ledger does not see what it writes."""
+
+    def refresh(self, scene: Scene, bucket: int, call: Callable[[], None]) -> None:
+        """See `Injection`."""
+        due = self.when(scene, bucket)
+        if not self.before:
+            call()
+        if due:
+            if self.hidden:
+                with scene.quiet():
+                    changed = self.act(scene, bucket)
+            else:
+                changed = self.act(scene, bucket)
+            scene.hit(changed is not False)
+        if self.before:
+            call()
+
+
+@dataclass(frozen=True)
+class AtCapture(Injection):
+    """Something happens after a bucket's metadata was made."""
+
+    act: Callable[[Scene, int], bool | None]
+    kind: str
+
+    def capture(self, scene: Scene, bucket: int, call: Callable[[], None]) -> None:
+        """See `Injection`."""
+        call()
+        scene.hit(self.act(scene, bucket) is not False)
+
+
+@dataclass(frozen=True)
+class Eager(Injection):
+    """Something happens after an eager call between replays."""
+
+    act: Callable[[Scene, int], None]
+    """(scene, rows of the call)."""
+    kind: str
+
+    def eager(self, scene: Scene, rows: int, call: Callable[[], None]) -> None:
+        """See `Injection`."""
+        call()
+        self.act(scene, rows)
+        scene.hit()
+
+
+@dataclass(frozen=True)
+class Raises(Injection):
+    """A refresh raises."""
+
+    error: Exception
+    when: When = THIRD
+    kind: str = "exception"
+
+    def refresh(self, scene: Scene, bucket: int, call: Callable[[], None]) -> None:
+        """See `Injection`."""
+        if self.when(scene, bucket):
+            scene.hit()
+            raise self.error
+        call()
+
+
+@dataclass(frozen=True)
+class Warns(Injection):
+    """A refresh says something, by a warning or on standard output."""
+
+    text: str
+    when: When = THIRD
+    printed: bool = False
+    kind: str = "fallback with a warning"
+
+    def refresh(self, scene: Scene, bucket: int, call: Callable[[], None]) -> None:
+        """See `Injection`."""
+        if self.when(scene, bucket):
+            scene.hit()
+            if self.printed:
+                print(self.text)
+            else:
+                warnings.warn(self.text, stacklevel=2)
+        call()
+
+
+@dataclass(frozen=True)
+class OtherRoute(Injection):
+    """The system's evidence names another path."""
+
+    name: str
+    when: When = ALWAYS
+    kind: str = "other path"
+
+    def route(self, scene: Scene, call: Callable[[], str]) -> str:
+        """See `Injection`."""
+        plain = call()
+        if plain and self.when(scene, scene.round.bucket):
+            scene.hit()
+            return self.name
+        return plain
