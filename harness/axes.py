@@ -10,6 +10,10 @@ from harness.case import Model
 from harness.types import Drill, Kernel, Mode, Path, Precision
 
 EMBEDDED = "embedded"
+EMBEDDED_FUSED = "embedded-fused"
+"""The embedded system with the fused refresh, which is one way of the paths that share."""
+OURS = (EMBEDDED, EMBEDDED_FUSED)
+"""The systems of this package; all others are packages of others."""
 Combination = tuple[object, ...]
 """One value per axis, in the order of `AXES`."""
 AXES = ("model", "fusion", "path", "steps", "mode", "bucket", "drill", "kernel", "precision")
@@ -21,6 +25,7 @@ EMBEDDED_PATHS = (
     Path.SHARED,
     Path.SHARED_IN_GRAPH,
 )
+FUSED_PATHS = (Path.SHARED, Path.SHARED_IN_GRAPH)
 PACKAGE_PATHS = (Path.RELEASED, Path.SHARED, Path.SHARED_IN_GRAPH)
 BETWEEN_STEPS = (Path.SIBLING_COPY, Path.MULTI_DESTINATION_COPY)
 """Paths that copy from one draft step to others: they need several."""
@@ -75,12 +80,12 @@ class Axes:
 def axes_of(models: Sequence[Model], sut: str) -> Axes:
     """Return the axes and the must-have list of a system.
 
-    A package is slower to drive, and what its metadata code sees of a model is P: one model for each.
+    The others are slower to drive, and what metadata code sees of a model is P: one model for each.
     """
-    embedded = sut == EMBEDDED
-    if not embedded:
+    embedded = sut in OURS
+    if sut != EMBEDDED:
         models = list({model.index_kpool: model for model in reversed(models)}.values())[::-1]
-    paths = EMBEDDED_PATHS if embedded else PACKAGE_PATHS
+    paths = {EMBEDDED: EMBEDDED_PATHS, EMBEDDED_FUSED: FUSED_PATHS}.get(sut, PACKAGE_PATHS)
     steps = tuple(sorted({variant.steps for model in models for variant in model.variants}))
     buckets = tuple(sorted({bucket for model in models for bucket in model.buckets}))
     values: dict[str, tuple[object, ...]] = {
@@ -128,6 +133,7 @@ def _musts(
     if embedded:
         for path, drill in product(values["path"], values["drill"]):
             yield decode | {"model": pooled, "path": path, "drill": drill}
+    if Path.INDEPENDENT in values["path"]:
         # What goldens are made of: in decode with every step, so that it serves as the reference as well.
         plain: dict[str, object] = {"path": Path.INDEPENDENT, "drill": Drill.PLAIN, "fusion": False}
         for model in values["model"]:

@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import msgspec
 
+from harness.axes import OURS
 from harness.case import Case
 from harness.rounds import OWN_ORDER, rounds_key
 from harness.types import Drill, Kernel, Mode, Path
@@ -14,14 +15,14 @@ from harness.types import Drill, Kernel, Mode, Path
 def ordinary_of(case: Case) -> Case:
     """Return the reference of a case: the ordinary path, fusion off, undisturbed, over the same rounds.
 
-    For the embedded system that is the independent path, in decode with as many steps as the model
+    For the embedded system, fused or not, that is the independent path, in decode with as many steps as the model
     has: what a step reads and computes depends neither on how many follow nor on the KV counter. For
     a released package it is its own single-backend refresh (S = 2), which no multi-step path's fault
     can touch.
     """
     decode = case.mode is Mode.DECODE
     drill = case.drill if case.drill in OWN_ORDER else Drill.PLAIN
-    if case.sut == "embedded":
+    if case.sut in OURS:
         variant = max(case.model.variants, key=lambda one: one.steps) if decode else case.variant
         kernel = Kernel.FA3 if case.kernel is Kernel.TRTLLM else case.kernel
         return replace(case, path=Path.INDEPENDENT, fusion=False, drill=drill, variant=variant, kernel=kernel)
