@@ -5,15 +5,19 @@ from __future__ import annotations
 import importlib
 import importlib.util
 import re
+from collections.abc import Callable
 from dataclasses import dataclass
 from types import ModuleType
 
 from harness.case import Case
 from harness.errors import UsageError
 from harness.faults.scene import Injection, Opener
+from harness.rounds import Program
 
 SYSTEMS = {"embedded": "harness.faults.embedded", "sglang": "harness.faults.sglang"}
 """Module of each system's part: it has `ENTRIES` and `OPENER`."""
+Rounds = Callable[[Program], Program]
+"""A change of a case's rounds and of what happens between them."""
 IDENTITY = re.compile(r"([A-Z])(\d+)([a-z]?)")
 
 
@@ -38,6 +42,8 @@ class Fault:
     """Whether the ordinary reference has the fault, too."""
     golden: bool = False
     """Whether the run is compared with goldens, which the others are not."""
+    rounds: Rounds | None = None
+    """What the case's rounds are changed to, for the reference as well."""
 
     @property
     def cls(self) -> str:
@@ -63,6 +69,8 @@ class Harmless:
     text: str
     cases: tuple[Case, ...]
     injection: Injection
+    rounds: Rounds | None = None
+    """What the cases' rounds are changed to."""
 
     @property
     def cls(self) -> str:

@@ -14,8 +14,7 @@ from harness.driver import drive
 from harness.engine.protocol import Engine
 from harness.faults.catalogue import Entry, Fault
 from harness.faults.mechanisms.combined import Unchanged
-from harness.faults.mechanisms.rounds import WeakRounds
-from harness.faults.scene import Injection, Opener, Trace
+from harness.faults.scene import Opener, Trace
 from harness.faults.wrapped import faulty
 from harness.findings import CaseResult, Finding
 from harness.golden.store import GoldenStore
@@ -123,28 +122,23 @@ class Laboratory:
 
     def run(self, entry: Entry, case: Case, trace: Trace) -> tuple[Observation, CaseResult]:
         """Drive and judge an entry's injection on a case; `trace` counts what the injection does."""
-        injection = entry.injection
         program = build_program(case)
-        if isinstance(injection, WeakRounds):
-            program = injection.change(program)
+        if entry.rounds is not None:
+            program = entry.rounds(program)
+        injection = entry.injection
         observation = drive(case, program, self._truth, faulty(self._opener, injection, trace), self._engine)
-        everywhere = isinstance(entry, Fault) and entry.everywhere
-        ordinary = None
-        if not is_reference(case):
-            ordinary = self._ordinary(case, program, injection, everywhere=everywhere)
+        ordinary = None if is_reference(case) else self._ordinary(entry, case, program)
         checked = isinstance(entry, Fault) and entry.golden and self._goldens is not None
         golden = self._goldens.for_case(case) if checked and self._goldens is not None else None
         subject = Subject.of(observation, self._truth, ordinary, golden, golden_checked=checked)
         return observation, judge(subject, self._known)
 
-    def _ordinary(
-        self, case: Case, program: Program, injection: Injection, *, everywhere: bool
-    ) -> Observation:
-        key = reference_key(case)
-        own = everywhere or isinstance(injection, WeakRounds)
+    def _ordinary(self, entry: Entry, case: Case, program: Program) -> Observation:
+        everywhere = isinstance(entry, Fault) and entry.everywhere
+        key, own = reference_key(case), everywhere or entry.rounds is not None
         if not own and key in self._references:
             return self._references[key]
-        planted = injection if everywhere else Unchanged()
+        planted = entry.injection if everywhere else Unchanged()
         factory = faulty(self._opener, planted, Trace())
         driven = drive(ordinary_of(case), program, self._truth, factory, self._engine, probes=False)
         if not own:

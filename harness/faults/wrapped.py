@@ -104,6 +104,21 @@ class FaultySut:
         return self._injection.reads(self._scene, step, bucket, metadata)
 
 
+class PausableFaultySut(FaultySut):
+    """The same of a system that offers pause and resume."""
+
+    def pause_and_resume(self) -> None:
+        """See `harness.sut.protocol.Pausable`."""
+        assert isinstance(self._target, Pausable)
+        self._injection.pause(self._scene, self._target.pause_and_resume)
+
+
 def faulty(opener: Opener, injection: Injection, trace: Trace) -> SutFactory:
     """Return a factory of systems with this injection; what it does is counted in `trace`."""
-    return partial(FaultySut, opener, injection, trace)
+
+    def factory(case: Case, engine: Engine, span: SpanRecorder) -> FaultySut:
+        target = opener(case, engine, span)
+        kind = PausableFaultySut if isinstance(target, Pausable) else FaultySut
+        return kind(target, injection, trace, case, engine)
+
+    return factory
