@@ -202,6 +202,10 @@ class Injection:
         """Around an eager call between replays."""
         call()
 
+    def pause(self, scene: Scene, call: Callable[[], None]) -> None:
+        """Around a pause and resume between replays."""
+        call()
+
     def route(self, scene: Scene, call: Callable[[], str]) -> str:
         """Around the system's own evidence of its path."""
         return call()

@@ -10,25 +10,18 @@ import torch
 
 from harness.case import Case
 from harness.engine.protocol import Engine
-from harness.faults.scene import Hooks, Injection, Opener, Scene, Trace
+from harness.faults.scene import Hooks, Injection, Opener, Scene, Target, Trace
 from harness.observation import Expectation
 from harness.rounds import Inputs
-from harness.sut.protocol import SpanRecorder, StepOutputs, StepRoots, SutFactory
+from harness.sut.protocol import Pausable, SpanRecorder, StepOutputs, StepRoots, SutFactory
 
 
 class FaultySut:
     """See `harness.sut.protocol.Sut`; what it does not change it hands on to the opened system."""
 
     def __init__(
-        self,
-        opener: Opener,
-        injection: Injection,
-        trace: Trace,
-        case: Case,
-        engine: Engine,
-        span: SpanRecorder,
+        self, target: Target, injection: Injection, trace: Trace, case: Case, engine: Engine
     ) -> None:
-        target = opener(case, engine, span)
         self._target = target
         self._injection = injection
         self._scene = Scene(case, engine, target, trace)

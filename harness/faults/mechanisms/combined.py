@@ -79,6 +79,12 @@ class Combined(Injection):
             call = partial(part.eager, scene, rows, call)
         call()
 
+    def pause(self, scene: Scene, call: Callable[[], None]) -> None:
+        """See `Injection`."""
+        for part in reversed(self.parts):
+            call = partial(part.pause, scene, call)
+        call()
+
     def route(self, scene: Scene, call: Callable[[], str]) -> str:
         """See `Injection`."""
         for part in reversed(self.parts):
