@@ -11,19 +11,20 @@ import torch
 from harness.case import Case
 from harness.engine.protocol import Engine
 from harness.errors import CaseError
-from harness.fields import Dims, row_lengths, write_starts
+from harness.fields import Dims, fields_for, row_lengths, write_starts
 from harness.observation import Expectation
 from harness.rounds import Inputs
 from harness.sut.embedded.eager import run_eager
 from harness.sut.embedded.expected import expectation_of
 from harness.sut.embedded.forward import Model, StepForward
 from harness.sut.embedded.inputs import PersistentInputs
+from harness.sut.embedded.metadata import named_leaves
 from harness.sut.embedded.multistep import MultiStepBackend
 from harness.sut.embedded.planners import Planners
 from harness.sut.embedded.single import BucketTools
 from harness.sut.embedded.weights import MOST_STEPS, Caches, Weights
 from harness.sut.protocol import SpanRecorder, StepOutputs, StepRoots
-from harness.types import Kernel, Mode
+from harness.types import Kernel, Mode, Role
 
 
 class EmbeddedSut:
@@ -123,6 +124,15 @@ class EmbeddedSut:
         """See `Sut`."""
         for backend in self._backend.backends:
             backend.active, _ = run_eager(rows, self.model.weights, self.model.caches, backend.counter)
+
+    def pause_and_resume(self) -> None:
+        """See `harness.sut.protocol.Pausable`: init-once leaves and KV counters are never released."""
+        for step in self._backend.roots():
+            for bucket, metadata in step.metadata.items():
+                fields = fields_for(Dims.of(self._case, bucket))
+                for name, tensor in named_leaves(metadata):
+                    if fields[name].role is Role.REFRESHED:
+                        tensor.zero_()
 
     def roots(self) -> tuple[StepRoots, ...]:
         """See `Sut`."""
