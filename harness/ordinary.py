@@ -15,10 +15,10 @@ from harness.types import Drill, Kernel, Mode, Path
 def ordinary_of(case: Case) -> Case:
     """Return the reference of a case: the ordinary path, fusion off, undisturbed, over the same rounds.
 
-    For the embedded system, fused or not, that is the independent path, in decode with as many steps as the model
-    has: what a step reads and computes depends neither on how many follow nor on the KV counter. For
-    a released package it is its own single-backend refresh (S = 2), which no multi-step path's fault
-    can touch.
+    For the embedded system, fused or not, that is the independent path, in decode with as many steps as
+    the model has: what a step reads and computes depends neither on how many follow nor on the KV
+    counter. For a released package it is its own single-backend refresh (S = 2), which no multi-step
+    path's fault can touch.
     """
     decode = case.mode is Mode.DECODE
     drill = case.drill if case.drill in OWN_ORDER else Drill.PLAIN
