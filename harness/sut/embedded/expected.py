@@ -2,7 +2,8 @@
 
 Argued from the strategies, not recorded: a staged step writes every base leaf once by the fused copy
 and every derived leaf once, a direct step writes them in place, and both copy the context lengths
-onto themselves, which touches the bytes of every leaf that shares them.
+onto themselves, which touches the bytes of every leaf that shares them. A fused refresh is one launch:
+every leaf once, the context lengths too.
 """
 
 from __future__ import annotations
@@ -27,14 +28,14 @@ def effective_path(case: Case) -> Path:
     return case.path
 
 
-def expectation_of(case: Case, bucket: int) -> Expectation:
-    """Return the declared contract of a case's path in one bucket."""
+def expectation_of(case: Case, bucket: int, *, one_launch: bool = False) -> Expectation:
+    """Return the declared contract of a case's path in one bucket; `one_launch`: of its fused refresh."""
     path = effective_path(case)
     dims = Dims.of(case, bucket)
     shared = path in (Path.SHARED, Path.SHARED_IN_GRAPH)
     writes: list[LedgerEntry] = []
     for step in range(1 if shared else case.backends):
-        counts = _fresh_step(dims)
+        counts = dict.fromkeys(_fresh_step(dims), 1) if one_launch else _fresh_step(dims)
         if path is Path.SIBLING_COPY and step > 0:
             counts = _copied_step(dims)
         elif path is Path.MULTI_DESTINATION_COPY and step < MULTI_DESTINATIONS:
@@ -43,7 +44,7 @@ def expectation_of(case: Case, bucket: int) -> Expectation:
     return Expectation(
         route=path.value,
         writes=tuple(writes),
-        spans=_spans(path, case.backends, dims),
+        spans={"one_launch": 1} if one_launch else _spans(path, case.backends, dims),
         shared=shared and case.sharing_applies,
         state_leaves=_state_leaves(dims, wide=not shared),
     )

@@ -27,6 +27,7 @@ class PersistentInputs:
         self._table = torch.zeros(requests, width, dtype=torch.int32, device=device)
         # What the device's table holds, so that only rows that change are copied.
         self._mirror = np.zeros((requests, width), np.int32)
+        self._slices: dict[int, DeviceInputs] = {}
 
     def stage(self, inputs: Inputs) -> None:
         """Write a round in place; query tokens are a hash of request, length and row unless set later."""
@@ -59,13 +60,15 @@ class PersistentInputs:
         }
 
     def of(self, bucket: int) -> DeviceInputs:
-        """Return the slices that one bucket reads."""
-        return DeviceInputs(
-            seq_lens=self._seq_lens[:bucket],
-            req_pool_indices=self._requests[:bucket],
-            accepted=self._accepted[:bucket],
-            req_to_token=self._table,
-        )
+        """Return the slices that one bucket reads; the same object at every call."""
+        if bucket not in self._slices:
+            self._slices[bucket] = DeviceInputs(
+                seq_lens=self._seq_lens[:bucket],
+                req_pool_indices=self._requests[:bucket],
+                accepted=self._accepted[:bucket],
+                req_to_token=self._table,
+            )
+        return self._slices[bucket]
 
     def tokens(self, bucket: int) -> torch.Tensor:
         """Return the query tokens, int64 `[bucket * per_request]`."""

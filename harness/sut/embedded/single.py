@@ -13,6 +13,7 @@ from harness.fields import COUNTER, Dims
 from harness.sut.embedded.buffers import WideBuffers, allocate_metadata
 from harness.sut.embedded.counter import KVCounter
 from harness.sut.embedded.fused import FusedBuilder
+from harness.sut.embedded.fused_refresh import FusedRefresh
 from harness.sut.embedded.kpool import KPoolFields
 from harness.sut.embedded.metadata import DSAMetadata, named_leaves
 from harness.sut.embedded.planners import Planners
@@ -47,14 +48,16 @@ class BucketTools:
     builder: Builder
     planners: Planners
     kpool: KPoolFields | None
+    one_launch: FusedRefresh | None = None
+    """Where given, what refreshes directly, instead of builder, planners and KPool fields."""
 
     @classmethod
-    def make(cls, dims: Dims, device: torch.device, *, fused: bool) -> BucketTools:
+    def make(cls, dims: Dims, device: torch.device, *, fused: bool, one_launch: bool = False) -> BucketTools:
         """Make the tools of one bucket, with the builder that is in force."""
         planners = Planners(dims, device)
         builder: Builder = FusedBuilder(dims, device) if fused else OrdinaryBuilder(dims, device)
         kpool = KPoolFields(dims, planners, device) if dims.pool > 1 else None
-        return cls(dims, device, builder, planners, kpool)
+        return cls(dims, device, builder, planners, kpool, FusedRefresh(dims, device) if one_launch else None)
 
 
 class SingleBackend:
@@ -96,6 +99,8 @@ class SingleBackend:
         self.metadata[bucket] = metadata
         tools.builder.build(inputs, BaseFields.of(metadata))
         self._derive(tools, metadata, inputs, flashmla=True)
+        if tools.one_launch is not None:
+            tools.one_launch.prepare(metadata, inputs)
         self.active = metadata
 
     def _share_cuda_graph_metadata(self, bucket: int, source: SingleBackend) -> None:
@@ -127,12 +132,19 @@ class SingleBackend:
         self.active = self.metadata[bucket]
 
     def refresh_direct(self, bucket: int, inputs: DeviceInputs) -> None:
-        """Direct refresh: build the base fields straight into the captured buffers, then derive the rest."""
+        """Direct refresh: build the base fields straight into the captured buffers, then derive the rest.
+
+        Where there is a launch that does both, it does.
+        """
         tools, metadata = self._tools(bucket), self.metadata[bucket]
         self._log.note(Action.DIRECT)
-        with self._span("direct_build", self.step):
-            tools.builder.build(inputs, BaseFields.of(metadata))
-        self._derive(tools, metadata, inputs, flashmla=True)
+        if tools.one_launch is not None:
+            with self._span("one_launch", self.step):
+                tools.one_launch.refresh(metadata, inputs)
+        else:
+            with self._span("direct_build", self.step):
+                tools.builder.build(inputs, BaseFields.of(metadata))
+            self._derive(tools, metadata, inputs, flashmla=True)
         self.active = metadata
 
     def copy_from_sibling(self, bucket: int, precomputed: Precomputed, source: SingleBackend) -> None:

@@ -14,6 +14,7 @@ from harness.errors import CaseError
 from harness.fields import Dims, fields_for, row_lengths, write_starts
 from harness.observation import Expectation
 from harness.rounds import Inputs
+from harness.sut.embedded import fused_runtime
 from harness.sut.embedded.eager import run_eager
 from harness.sut.embedded.expected import expectation_of
 from harness.sut.embedded.forward import Model, StepForward
@@ -24,7 +25,7 @@ from harness.sut.embedded.planners import Planners
 from harness.sut.embedded.single import BucketTools
 from harness.sut.embedded.weights import MOST_STEPS, Caches, Weights
 from harness.sut.protocol import SpanRecorder, StepOutputs, StepRoots
-from harness.types import Kernel, Mode, Role
+from harness.types import Kernel, Mode, Path, Role
 
 
 class EmbeddedSut:
@@ -33,14 +34,26 @@ class EmbeddedSut:
     name = "embedded"
     tolerates_poison = True
 
-    def __init__(self, case: Case, engine: Engine, span: SpanRecorder, model: Model | None = None) -> None:
+    def __init__(
+        self,
+        case: Case,
+        engine: Engine,
+        span: SpanRecorder,
+        model: Model | None = None,
+        *,
+        one_launch: bool = False,
+    ) -> None:
         """Build for a case; `model` is one that another system of the same model and geometry has.
 
-        Raises CaseError for what this system cannot be.
+        one_launch: refresh by a single Triton launch, on the paths that share. Raises CaseError for what
+        this system cannot be, UsageError where Triton is asked for and cannot run.
         """
         _check(case)
         self._case = case
+        self._one_launch = one_launch
         self._device = engine.device
+        if one_launch:
+            fused_runtime.load_kernel(engine.device)  # before anything imports Triton another way
         self._span = span
         self.steps = case.backends
         self._max_bs = max(case.bucket, *case.model.buckets)
@@ -64,6 +77,7 @@ class EmbeddedSut:
             "system": "embedded",
             "torch": str(torch.__version__),
             "builder": "fused" if self._case.fusion_in_force else "ordinary",
+            "refresh": self._refresh_fact(),
             "schedule": "own formula in torch operations",
             "topk_v2_plan": "own formula in torch operations, descending rows",
             "flashmla": "length-dependent stand-in planner",
@@ -72,7 +86,7 @@ class EmbeddedSut:
 
     def expectation(self, bucket: int) -> Expectation:
         """See `Sut`."""
-        return expectation_of(self._case, bucket)
+        return expectation_of(self._case, bucket, one_launch=self._one_launch)
 
     def init_graph_state(self) -> None:
         """See `Sut`."""
@@ -166,8 +180,16 @@ class EmbeddedSut:
         if bucket not in self._tools_by_bucket:
             dims = Dims.of(self._case, bucket)
             fused = self._case.fusion_in_force
-            self._tools_by_bucket[bucket] = BucketTools.make(dims, self._device, fused=fused)
+            self._tools_by_bucket[bucket] = BucketTools.make(
+                dims, self._device, fused=fused, one_launch=self._one_launch
+            )
         return self._tools_by_bucket[bucket]
+
+    def _refresh_fact(self) -> str:
+        if not self._one_launch:
+            return "torch operations"
+        how = "compiled" if self._device.type == "cuda" else "interpreted"
+        return f"one launch, Triton {fused_runtime.version()}, {how}"
 
 
 def _check(case: Case) -> None:
@@ -196,3 +218,18 @@ def seeded_model(case: Case, device: torch.device) -> Model:
 def make_sut(case: Case, engine: Engine, span: SpanRecorder) -> EmbeddedSut:
     """Build the embedded system for a case; warns where fusion is asked for with P > 1 and does not apply."""
     return EmbeddedSut(case, engine, span)
+
+
+def make_fused_sut(case: Case, engine: Engine, span: SpanRecorder) -> EmbeddedSut:
+    """Build the embedded system with the fused refresh: one Triton launch, on `shared` and `shared_in_graph`.
+
+    `independent`, the ordinary reference, is the embedded system as it is. Raises CaseError for the other
+    paths, UsageError where Triton cannot run.
+    """
+    if case.path is Path.INDEPENDENT:
+        return EmbeddedSut(case, engine, span)
+    if case.path not in (Path.SHARED, Path.SHARED_IN_GRAPH):
+        raise CaseError(
+            f"{case.id}: no path {case.path.value} with the fused refresh: only shared, shared_in_graph"
+        )
+    return EmbeddedSut(case, engine, span, one_launch=True)
