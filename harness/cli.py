@@ -13,6 +13,7 @@ import click
 from harness import __version__, locate
 from harness.errors import HarnessError, UsageError
 from harness.faults.command import faults
+from harness.fuzz.command import fuzz
 from harness.report import jsonreport, terminal
 from harness.report.progress import Interrupted
 from harness.types import Drill, EngineKind, Kernel, Mode, Path
@@ -261,6 +262,7 @@ def bench_cpu(**flags: Any) -> int:
 
 
 cli.add_command(faults)
+cli.add_command(fuzz)
 
 
 def _check_versions(versions: Sequence[str], suts: Sequence[str], flags: Mapping[str, Any]) -> None:

@@ -1,0 +1,150 @@
+"""The life of a backend as a Hypothesis state machine: it draws operations; the sequence is run at its end.
+
+Rules only choose; nothing is driven while they do. So what a rule may choose is a matter of plain state
+(which buckets are captured, which batch came last), and one example costs one run.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
+
+from harness.fuzz.draw import EAGER_ROWS, Rows, any_rows, capture_rows, next_rows
+from harness.fuzz.sequence import Capture, Churn, Eager, Operation, Pause, Replay, Sequence, Setting
+from harness.fuzz.space import Room, Space
+
+MOST_CAPTURES = 4
+"""Captures of one sequence; each costs as much as several replays."""
+
+DATA: st.SearchStrategy[Any] = st.data()
+
+
+class LifeOfABackend(RuleBasedStateMachine):
+    """Draws one sequence and hands it to `play` in the end. See `machine_of`."""
+
+    def __init__(self, space: Space, play: Callable[[Sequence], None]) -> None:
+        super().__init__()
+        self._space = space
+        self._play = play
+        self._setting: Setting | None = None
+        self._room: Room | None = None
+        self._ordinary = False
+        self._operations: list[Operation] = []
+        self._last: dict[int, Rows] = {}
+        self._bucket = 0
+        """The bucket of the last replay, 0 before the first."""
+
+    @property
+    def room(self) -> Room:
+        """What batches may be, once the setting is drawn."""
+        assert self._room is not None
+        return self._room
+
+    @initialize(data=DATA)
+    def build(self, data: Any) -> None:
+        """A system is built in some setting and a first bucket captured."""
+        mode = data.draw(st.sampled_from(list(self._space.settings)), label="mode")
+        self._setting = data.draw(st.sampled_from(self._space.settings[mode]), label="setting")
+        self._ordinary = data.draw(st.sampled_from((False, False, True)), label="ordinary")
+        self._room = self._space.room(self._setting)
+        self._capture(data, data.draw(st.sampled_from(self.room.buckets)))
+
+    @precondition(lambda self: self._captures() < MOST_CAPTURES)
+    @rule(data=DATA)
+    def capture(self, data: Any) -> None:
+        """Any bucket is captured, a captured one again."""
+        self._capture(data, data.draw(st.sampled_from(self.room.buckets)))
+
+    @rule(data=DATA)
+    def replay(self, data: Any) -> None:
+        """A batch of its own, in any captured bucket."""
+        bucket = data.draw(st.sampled_from(sorted(self._last)))
+        self._replay(data, bucket, data.draw(any_rows(self.room, bucket)))
+
+    @rule(data=DATA)
+    def proceed(self, data: Any) -> None:
+        """A batch that differs by one move from the last one of its bucket."""
+        bucket = self._bucket or data.draw(st.sampled_from(sorted(self._last)))
+        self._replay(data, bucket, data.draw(next_rows(self.room, bucket, self._last[bucket])))
+
+    @rule(data=DATA)
+    def repeat(self, data: Any) -> None:
+        """The last batch of a bucket once more."""
+        bucket = data.draw(st.sampled_from(sorted(self._last)))
+        self._replay(data, bucket, self._last[bucket])
+
+    @precondition(lambda self: len(self._last) > 1)
+    @rule(data=DATA)
+    def switch(self, data: Any) -> None:
+        """Another bucket than the last, with a batch like its own last or like the last of all."""
+        others = [bucket for bucket in sorted(self._last) if bucket != self._bucket]
+        bucket = data.draw(st.sampled_from(others))
+        source = data.draw(st.sampled_from((bucket, self._bucket or bucket)))
+        self._replay(data, bucket, data.draw(next_rows(self.room, bucket, self._last[source])))
+
+    @rule(rows=st.sampled_from(EAGER_ROWS))
+    def eager(self, rows: int) -> None:
+        """An unrelated eager call."""
+        self._operations.append(Eager(rows=rows))
+
+    @rule()
+    def churn(self) -> None:
+        """Allocations made and freed."""
+        self._operations.append(Churn())
+
+    @precondition(lambda self: self._space.pauses)
+    @rule()
+    def pause(self) -> None:
+        """Memory released and taken again."""
+        self._operations.append(Pause())
+
+    def teardown(self) -> None:
+        """Run what was drawn."""
+        if self._setting is not None and self._operations:
+            operations = tuple(self._operations)
+            self._play(Sequence(setting=self._setting, operations=operations, ordinary=self._ordinary))
+
+    def _captures(self) -> int:
+        return sum(isinstance(one, Capture) for one in self._operations)
+
+    def _capture(self, data: Any, bucket: int) -> None:
+        rows = data.draw(capture_rows(self.room, bucket))
+        self._last.setdefault(bucket, rows)
+        self._operations.append(
+            Capture(
+                bucket=bucket,
+                lengths=rows.lengths,
+                requests=rows.requests,
+                pages=rows.pages,
+                accepted=rows.accepted,
+            )
+        )
+
+    def _replay(self, data: Any, bucket: int, rows: Rows) -> None:
+        self._last[bucket], self._bucket = rows, bucket
+        self._operations.append(
+            Replay(
+                bucket=bucket,
+                lengths=rows.lengths,
+                requests=rows.requests,
+                pages=rows.pages,
+                accepted=rows.accepted,
+                junk=rows.junk,
+                delayed=data.draw(st.sampled_from((False, False, False, True))),
+            )
+        )
+
+
+def machine_of(space: Space, play: Callable[[Sequence], None]) -> type[RuleBasedStateMachine]:
+    """Return a state machine over `space` whose examples `play` runs; `play` raises on a finding."""
+
+    class Life(LifeOfABackend):
+        """One example."""
+
+        def __init__(self) -> None:
+            super().__init__(space, play)
+
+    return Life
