@@ -55,14 +55,17 @@ class Loaded:
     """Runs Triton launches, simulated CUDA only."""
 
     @contextlib.contextmanager
-    def calls(self, geometry: Geometry) -> Iterator[Patches]:
-        """Within the block SGLang may be called; yields the stack that undoes further patches at its end."""
+    def calls(self, geometry: Geometry, *, declared: bool = True) -> Iterator[Patches]:
+        """Within the block SGLang may be called; yields the stack that undoes further patches at its end.
+
+        declared: whether launches on a GPU are wrapped so that a ledger sees them; timings want them bare.
+        """
         with Patches() as patches:
             if self.shim is not None:
                 patches.enter(self.shim.active())
             if self.simulated:
                 self._simulate(patches, geometry)
-            else:
+            elif declared:
                 cuda.declare_launches(patches, self.seams, geometry.plan)
             self._replace_absent(patches, geometry)
             yield patches
