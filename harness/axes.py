@@ -130,6 +130,11 @@ def _musts(
         yield decode | {"model": model.name, "path": path, "bucket": middle, "steps": depth}
     for mode, path, fusion in product(values["mode"], values["path"], values["fusion"]):
         yield {"mode": mode, "path": path, "fusion": fusion}
+    # Every way of refreshing goes through whole programs: the other drills run part of their rounds.
+    for model, mode, path in product(first, values["mode"], values["path"]):
+        yield {"model": model, "mode": mode, "path": path, "drill": Drill.PLAIN}
+    for path in values["path"]:
+        yield decode | {"model": pooled, "path": path, "fusion": True, "drill": Drill.PLAIN}
     if embedded:
         for path, drill in product(values["path"], values["drill"]):
             yield decode | {"model": pooled, "path": path, "drill": drill}

@@ -10,8 +10,12 @@ from numpy.typing import NDArray
 
 from harness.axes import AXES, CONSTRAINTS, Axes, Combination
 from harness.case import Model
-from harness.rounds import OWN_ORDER
+from harness.rounds import OWN_INPUTS
 from harness.types import Drill, Kernel, Path
+
+
+_MUST = 2.0
+"""What a must-have counts for, in pairs."""
 
 
 class Table:
@@ -76,8 +80,8 @@ class Table:
         return np.asarray(np.array(buckets)[columns[0]] + np.array(steps)[columns[1]])
 
     def references(self) -> NDArray[np.intp]:
-        """Return a number per row: rows of equal number have the same rounds and ordinary reference."""
-        orders = [value if value in OWN_ORDER else Drill.PLAIN for value in self._axes.values["drill"]]
+        """Return a number per row: rows of equal number have the same ordinary reference."""
+        orders = [value if value in OWN_INPUTS else Drill.PLAIN for value in self._axes.values["drill"]]
         flash = [value is Kernel.FLASHMLA_KV for value in self._axes.values["kernel"]]
         rows = self.rows
         keys = (
@@ -114,20 +118,21 @@ def pair_tables(rows: NDArray[np.int16], axes: Axes) -> dict[tuple[int, int], ND
 
 
 def cover(table: Table, axes: Axes) -> Iterator[Combination]:
-    """Greedy cover: must-haves first, then pairs; each pick takes the row that covers most new pairs.
+    """Greedy cover: must-haves first, the narrowest ones before those that they may satisfy too, then pairs.
 
-    Deterministic: near ties go to the row that proves more for its cost and to one whose ordinary
-    reference is driven anyway, then to the first.
+    Each pick takes the row that covers most new must-haves and pairs. Deterministic: near ties go to the
+    row that proves more for its cost and to one whose ordinary reference is driven anyway, then to the first.
     """
     rows, reluctance = table.rows, table.reluctance()
     open_ = pair_tables(rows, axes)
     pairs = list(open_)
-    taken: list[int] = []
+    musts = [mask for mask in map(table.matching, sorted(axes.musts, key=len, reverse=True)) if mask.any()]
+    wanted = np.sum(musts, axis=0, dtype=np.float64) if musts else np.zeros(len(rows))
     references = table.references()
     driven = np.zeros(references.max() + 1, np.bool_)
 
     def pick(candidates: NDArray[np.intp]) -> int:
-        gain = np.zeros(len(candidates), np.float64)
+        gain = _MUST * wanted[candidates]
         for one, two in pairs:
             gain += open_[one, two][rows[candidates, one], rows[candidates, two]]
         best = int(
@@ -135,14 +140,13 @@ def cover(table: Table, axes: Axes) -> Iterator[Combination]:
         )
         for one, two in pairs:
             open_[one, two][rows[best, one], rows[best, two]] = False
-        taken.append(best)
         driven[references[best]] = True
+        for index in [index for index, mask in enumerate(musts) if mask[best]][::-1]:
+            np.subtract(wanted, musts.pop(index), out=wanted)
         return best
 
-    for must in axes.musts:
-        mask = table.matching(must)
-        if mask.any() and not mask[taken].any():
-            yield table.combination(pick(np.flatnonzero(mask)))
+    while musts:
+        yield table.combination(pick(np.flatnonzero(musts[0])))
     for one, two in pairs:
         while open_[one, two].any():
             first, second = np.argwhere(open_[one, two])[0]

@@ -53,6 +53,8 @@ def deceive_batch(stream: Stream, opening: Opening) -> None:
     _accept_otherwise(stream)
     stream.emit("jumps by whole pages, the last pages taken along")
 
+    _exchange_inner(stream)
+
     early = live < MANY or scale.mode is Mode.DRAFT_EXTEND
     if early:
         _settle(stream, roles)
@@ -68,14 +70,16 @@ def deceive_single(stream: Stream, opening: Opening) -> None:
     first = _first_free_column(scale)
     stream.emit("opening: one long request")
 
+    if not _exchange_inner(stream):
+        stream.move_pages(0, first, _last(stream, 0), 0.4)
+        stream.emit("inner pages moved, first and last page kept")
+
     stream.rename([0])
     if scale.pool > 1:  # without pools no field holds request rows
         stream.emit("another request row, same pages and length")
 
-    stream.move_pages(0, first, _last(stream, 0), 0.4)
     resident = stream.draw_requests(1)
     stream.pages.cover(resident[0], stream.pages.owned(stream.requests[0]))
-    stream.emit("inner pages moved, first and last page kept")
 
     stream.move_pages(0, first, scale.columns(stream.lengths[0]))
     stream.emit("same length and request, pages moved under them")
@@ -111,6 +115,16 @@ def deceive_single(stream: Stream, opening: Opening) -> None:
     stream.emit("exactly K")
 
     _accept_only(stream)
+
+
+def _exchange_inner(stream: Stream) -> bool:
+    """A round in which nothing but the order of inner pages differs; False where no request has two of them."""
+    scale = stream.scale
+    last = [scale.columns(max(length - scale.draft_tokens - scale.pool, 1)) - 1 for length in stream.lengths]
+    changed = [stream.exchange_pages(row, _first_free_column(scale), stop) for row, stop in enumerate(last)]
+    if any(changed):
+        stream.emit("two inner pages of each request exchanged, nothing else")
+    return any(changed)
 
 
 def _settle(stream: Stream, roles: Roles) -> None:

@@ -66,7 +66,18 @@ def _prefixes(inputs: Inputs, dims: Dims, tokens: int) -> Hashable:
 
 
 def _first_row(inputs: Inputs, dims: Dims) -> bytes:
-    return inputs.table[inputs.requests[0], : int(_reach(inputs, dims)[0])].tobytes()
+    return inputs.table[inputs.requests[0], : int(row_lengths(dims, inputs)[0])].tobytes()
+
+
+def _unordered_pages(inputs: Inputs, dims: Dims) -> Hashable:
+    """The batch, each request's first page and those that it writes, and which pages lie between, in any order."""
+    reach = _reach(inputs, dims)
+    written = [np.maximum(reach - back, 0) for back in (1, 1 + dims.draft_tokens + dims.pool)]
+    ends = [_column(inputs, at) for at in (np.zeros(inputs.live, np.int64), *written)]
+    rows = zip(_requests(inputs), reach, strict=True)
+    between = tuple(tuple(sorted(inputs.table[r, :n:PHYSICAL_PAGE].tolist())) for r, n in rows)
+    accepted = tuple(inputs.accepted[: inputs.live].tolist())
+    return _lengths(inputs), _ids(inputs), accepted, tuple(ends), between
 
 
 def _threshold(inputs: Inputs, dims: Dims) -> tuple[int, int]:
@@ -80,12 +91,12 @@ def _threshold(inputs: Inputs, dims: Dims) -> tuple[int, int]:
 KEYS: Mapping[str, KeyOf] = {
     "bucket": lambda i, d: i.bucket,
     "live_batch": lambda i, d: i.live,
-    "max_length": lambda i, d: int(_live(i).max()),
-    "min_length": lambda i, d: int(_live(i).min()),
+    "max_length": lambda i, d: int(i.lengths[: max(i.live, 1)].max()),
+    "min_length": lambda i, d: int(i.lengths[: max(i.live, 1)].min()),
     "sum_length": lambda i, d: int(_live(i).sum()),
     "first_length": lambda i, d: int(i.lengths[0]),
-    "last_length": lambda i, d: int(_live(i)[-1]),
-    "live_and_max": lambda i, d: (i.live, int(_live(i).max())),
+    "last_length": lambda i, d: int(i.lengths[max(i.live, 1) - 1]),
+    "live_and_max": lambda i, d: (i.live, int(_live(i).max(initial=0))),
     "lengths": lambda i, d: _lengths(i),
     "sorted_lengths": lambda i, d: tuple(sorted(_lengths(i))),
     "requests": lambda i, d: _ids(i),
@@ -96,8 +107,8 @@ KEYS: Mapping[str, KeyOf] = {
     "host_pages": lambda i, d: _up(_live(i), PHYSICAL_PAGE),
     "pages": lambda i, d: _up(_reach(i, d), PHYSICAL_PAGE),
     "total_pages": lambda i, d: sum(_up(_reach(i, d), PHYSICAL_PAGE)),
-    "max_pages": lambda i, d: max(_up(_reach(i, d), PHYSICAL_PAGE)),
-    "table_width": lambda i, d: int(-(-_reach(i, d).max() // 128)),
+    "max_pages": lambda i, d: max(_up(_reach(i, d), PHYSICAL_PAGE), default=0),
+    "table_width": lambda i, d: int(-(-_reach(i, d).max(initial=0) // 128)),
     "page_offset": lambda i, d: tuple((_live(i) % PHYSICAL_PAGE).tolist()),
     "pooled_lengths": lambda i, d: tuple((_live(i) // d.pool).tolist()),
     "pool_tail": lambda i, d: tuple((_live(i) % d.pool).tolist()),
@@ -111,6 +122,7 @@ KEYS: Mapping[str, KeyOf] = {
     "first_page_column": lambda i, d: _column(i, np.zeros(i.live, np.int64)),
     "last_page_column": lambda i, d: _column(i, _reach(i, d) - 1),
     "first_128_columns": lambda i, d: _prefixes(i, d, 128),
+    "batch_and_page_set": _unordered_pages,
     "table": lambda i, d: _table(i),
     "table_and_requests": lambda i, d: (_table(i), _ids(i)),
     "rows_above_threshold": lambda i, d: _threshold(i, d)[1],

@@ -105,6 +105,11 @@ RULES: tuple[Rule, ...] = (
         "the field is the request rows",
     ),
     Rule(
+        frozenset({"batch_and_page_set"}),
+        lambda field, dims: field not in _TABLES - {"kpool_write_plan.write_loc"},
+        "the field is computed from the batch and the pages that it writes",
+    ),
+    Rule(
         frozenset({"accepted"}),
         lambda field, dims: field in _ACCEPTED,
         "the field is the accepted tokens",

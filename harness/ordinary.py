@@ -8,12 +8,13 @@ import msgspec
 
 from harness.axes import OURS
 from harness.case import Case
-from harness.rounds import OWN_ORDER, rounds_key
+from harness.rounds import OWN_INPUTS, rounds_key
 from harness.types import Drill, Kernel, Mode, Path
 
 
 def ordinary_of(case: Case) -> Case:
-    """Return the reference of a case: the ordinary path, fusion off, undisturbed, over the same rounds.
+    """Return the reference of a case: the ordinary path, fusion off, undisturbed, over rounds that include
+    all inputs of the case's (dead columns and repetitions apart, which may not matter).
 
     For the embedded system, fused or not, that is the independent path, in decode with as many steps as
     the model has: what a step reads and computes depends neither on how many follow nor on the KV
@@ -21,7 +22,7 @@ def ordinary_of(case: Case) -> Case:
     path's fault can touch.
     """
     decode = case.mode is Mode.DECODE
-    drill = case.drill if case.drill in OWN_ORDER else Drill.PLAIN
+    drill = case.drill if case.drill in OWN_INPUTS else Drill.PLAIN
     if case.sut in OURS:
         variant = max(case.model.variants, key=lambda one: one.steps) if decode else case.variant
         kernel = Kernel.FA3 if case.kernel is Kernel.TRTLLM else case.kernel
@@ -36,5 +37,6 @@ def is_reference(case: Case) -> bool:
 
 
 def reference_key(case: Case) -> tuple[object, ...]:
-    """Cases with equal keys have the same rounds and the same ordinary reference."""
-    return ordinary_of(case).id, case.engine, case.sut, rounds_key(case)
+    """Cases with equal keys have the same ordinary reference."""
+    ordinary = ordinary_of(case)
+    return ordinary.id, case.engine, case.sut, rounds_key(ordinary)

@@ -12,8 +12,19 @@ from numpy.typing import NDArray
 from harness.case import Case, Model
 from harness.types import Drill, Mode
 
+OWN_INPUTS = (Drill.BUCKET_SWITCH, Drill.PADDED)
+"""Drills whose programs have rounds that the plain one does not have."""
 OWN_ORDER = (Drill.BUCKET_SWITCH, Drill.PADDED, Drill.REPEAT, Drill.DEAD_COLUMNS)
 """Drills that are an order of rounds of their own; the others disturb the plain order."""
+
+
+AGAIN = "-again"
+"""Ends the name of a round that gives the batch of the round before it once more."""
+
+
+def given_name(name: str) -> str:
+    """Return the name under which a round's inputs were first given: without `AGAIN`."""
+    return name.removesuffix(AGAIN)
 
 
 @dataclass(frozen=True)
@@ -137,6 +148,9 @@ def padded_inputs(round_: Round, program: Program, model: Model, mode: Mode, dra
 
 
 def rounds_key(case: Case) -> tuple[object, ...]:
-    """Return what a case's rounds depend on, besides the model: equal keys, equal programs."""
+    """Return what a case's rounds depend on, besides the model: equal keys, equal inputs under equal names.
+
+    Drills that disturb the plain order share the plain drill's key and run part of its rounds.
+    """
     order = case.drill if case.drill in OWN_ORDER else Drill.PLAIN
     return case.engine, case.mode, case.metadata_tokens, case.bucket, case.seed, order

@@ -150,6 +150,13 @@ class Stream:
             count = max(1, round(share * columns.size))
             self.pages.move(self.requests[row], self._rng.choice(columns, count, replace=False).tolist())
 
+    def exchange_pages(self, row: int, first: int, stop: int) -> bool:
+        """Exchange the pages of two columns first .. stop - 1 of the request in `row`; False if it has no two."""
+        if stop - first < 2:
+            return False
+        self.pages.swap(self.requests[row], first, stop - 1)
+        return True
+
     def grow(self) -> None:
         """Lengthen every request by the tokens that were accepted; a full request makes room for another."""
         self.accepted = self.draw_accepted(self.live)

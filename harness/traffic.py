@@ -1,8 +1,8 @@
 """Makes the rounds of a case: first moves that deceive lazy refreshes, then traffic as a server has it.
 
 Everything is drawn from a seed made of what the rounds may depend on (`rounds.rounds_key`), so a
-program is the same on every path, with fusion on or off, for any number of draft steps, and in all
-drills that only disturb the ordinary order.
+program is the same on every path, with fusion on or off and for any number of draft steps. Drills that
+only disturb the ordinary order run part of the plain drill's rounds.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from harness.deception import deceive_batch, deceive_single
 from harness.lengths import Scale
 from harness.opening import MANY, opening
 from harness.pages import fill_dead_columns, guard_page, seeded_pages
-from harness.rounds import Program, Round
+from harness.rounds import AGAIN, Program, Round
 from harness.stream import Stream
 from harness.types import Drill, Mode
 
@@ -107,7 +107,7 @@ def _other_part(case: Case, bucket: int) -> _Part:
     capture = stream.capture(stream.requests, _captured_lengths(stream), stream.accepted)
     stream.emit("the other bucket")
     small = case.bucket <= SMALL_BUCKET
-    count = (14 if small else 8) if case.drill is Drill.BUCKET_SWITCH else 4 if small else 3
+    count = (9 if small else 7) if case.drill is Drill.BUCKET_SWITCH else 4 if small else 3
     for index in range(1, count):
         stream.grow()
         turn = index % 3
@@ -150,6 +150,8 @@ def _serve(stream: Stream, live: int, capture: Round, *, brief: bool) -> None:
         stream.emit("grown by accepted tokens, one request moved elsewhere")
     stream.replace_all(_long_lengths(stream))
     stream.emit("another batch, of long requests")
+    stream.finish(range(stream.live))
+    stream.emit("no request at all: an idle rank")
     few = max(1, live // 2)
     stream.replace_all([scale.low + row % 3 for row in range(few)])
     stream.emit(
@@ -202,18 +204,22 @@ def _admit(stream: Stream, live: int) -> None:
 
 
 def _ordered(case: Case, parts: Sequence[_Part]) -> list[Round]:
-    """Put both buckets' rounds into the drill's order."""
+    """Put both buckets' rounds into the drill's order.
+
+    Only the plain and the padded drill run the rounds whole: what the others look for shows in part of them.
+    """
     main, others = parts[0], [round_ for part in parts[1:] for round_ in part.stream.rounds]
-    doubled = 14 if case.bucket <= SMALL_BUCKET else 8
+    if case.drill in (Drill.PLAIN, Drill.PADDED):
+        return _interleaved(main.stream.rounds, main.deceptive, others)
+    own = main.condensed(9 if case.bucket <= SMALL_BUCKET else 7)
     if case.drill is Drill.BUCKET_SWITCH:
-        own = main.condensed(doubled)
         return [round_ for pair in zip(own, others, strict=False) for round_ in pair] if others else own
+    chosen = _interleaved(own, 1, others[:4:2])
     if case.drill is Drill.REPEAT:
-        chosen = _interleaved(main.condensed(doubled - 2), main.deceptive, others[:4:2])
         return [
-            twice for r in chosen for twice in (r, replace(r, name=f"{r.name}-again", why=f"again: {r.why}"))
+            twice for r in chosen for twice in (r, replace(r, name=r.name + AGAIN, why=f"again: {r.why}"))
         ]
-    return _interleaved(main.stream.rounds, main.deceptive, others)
+    return chosen
 
 
 def _interleaved(own: Sequence[Round], undivided: int, others: Sequence[Round]) -> list[Round]:

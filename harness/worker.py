@@ -51,16 +51,11 @@ class Worker:
 
     def run(self, group: tuple[Case, ...]) -> Iterator[CaseResult]:
         """Run cases that share a reference; the reference is driven when the first case needs it."""
-        ordinary: Observation | None = None
         for case in group:
             start = time.perf_counter()
             with _collected_after():
                 try:
-                    rounds = self._program(case)
-                    observation = drive(case, rounds, self._truth, self._factory, self._engine)
-                    if not is_reference(case) and ordinary is None:
-                        ordinary = self._ordinary(case, rounds)
-                    reference = None if is_reference(case) else ordinary
+                    observation, reference = self.observe(case)
                     result = self._judge(observation, reference, start)
                 except NotDrivable as reason:
                     result = skipped(case, str(reason))
@@ -77,20 +72,21 @@ class Worker:
         if is_reference(case):
             self._reference = reference_key(case), observation
             return observation, None
-        return observation, self._ordinary(case, rounds)
+        return observation, self._ordinary(case)
 
     def _program(self, case: Case) -> Program:
         """Return the case's rounds, made once for cases that share them."""
-        key = (case.model.name, case.sut, rounds_key(case))
+        key = (case.model.name, case.sut, case.drill, rounds_key(case))
         if self._rounds is None or self._rounds[0] != key:
             self._rounds = key, build_program(case)
         return self._rounds[1]
 
-    def _ordinary(self, case: Case, rounds: Program) -> Observation:
+    def _ordinary(self, case: Case) -> Observation:
         key = reference_key(case)
         if self._reference is None or self._reference[0] != key:
             ordinary = ordinary_of(case)
-            driven = drive(ordinary, rounds, self._truth, self._factory, self._engine, probes=False)
+            program = build_program(ordinary)
+            driven = drive(ordinary, program, self._truth, self._factory, self._engine, probes=False)
             self._reference = key, driven
         return self._reference[1]
 

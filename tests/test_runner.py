@@ -13,7 +13,7 @@ from harness.errors import UsageError
 from harness.matrix import Selection, covering_array
 from harness.options import RunOptions, factory_of
 from harness.ordinary import is_reference, ordinary_of, reference_key
-from harness.rounds import OWN_ORDER
+from harness.rounds import OWN_INPUTS
 from harness.runner import LARGEST_GROUP, groups, plan
 from harness.types import EngineKind, Kernel, Mode, Path
 
@@ -42,7 +42,7 @@ def test_a_reference_is_the_ordinary_path_over_the_same_rounds(cases: tuple[Case
         assert (other.model, other.mode, other.bucket) == (case.model, case.mode, case.bucket)
         assert other.kernel is (Kernel.FA3 if case.kernel is Kernel.TRTLLM else case.kernel)
         assert other.backends >= case.backends
-        assert (other.drill in OWN_ORDER) == (case.drill in OWN_ORDER)
+        assert (other.drill in OWN_INPUTS) == (case.drill in OWN_INPUTS)
         assert is_reference(other)
     assert any(is_reference(case) for case in cases)
     assert {case.mode for case in cases if is_reference(case)} == set(Mode)

@@ -52,7 +52,7 @@ def check_legal(case: Case, program: Program) -> None:
         assert table.min() >= 0
         assert table.max() < guard
     for round_ in (*program.rounds, *program.capture.values()):
-        assert 1 <= len(round_.lengths) <= round_.bucket
+        assert len(round_.lengths) <= round_.bucket
         assert len(set(round_.requests)) == len(round_.requests) == len(round_.lengths)
         assert all(1 <= request < geometry.requests for request in round_.requests)
         assert all(low <= length <= high for length in round_.lengths), round_
@@ -61,7 +61,7 @@ def check_legal(case: Case, program: Program) -> None:
         assert all(1 <= accepted <= drafts for accepted in round_.accepted)
         pages = live_pages(case, program, round_)
         assert len(set(pages)) == len(pages), f"{round_.name}: two live columns share a page"
-        assert min(pages) >= 1
+        assert min(pages, default=1) >= 1
 
 
 @pytest.mark.parametrize("drill", list(Drill))
@@ -69,9 +69,9 @@ def test_programs_are_legal_and_no_longer_than_they_may_be(drill: Drill) -> None
     for case, program in programs(drill):
         check_legal(case, program)
         assert program.buckets == tuple(sorted((case.bucket, other_bucket(case)), reverse=True))
-        assert 12 <= len(program.rounds) <= 28
+        assert 9 <= len(program.rounds) <= 26
         if drill is Drill.PLAIN:
-            fewest, most = (16, 25) if case.bucket <= 8 else (12, 17)
+            fewest, most = (16, 26) if case.bucket <= 8 else (12, 19)
             assert fewest <= len(program.rounds) <= most
 
 
@@ -125,10 +125,12 @@ def test_a_program_is_the_same_whenever_it_is_made(drill: Drill) -> None:
 
 
 @pytest.mark.parametrize("drill", SAME_AS_PLAIN)
-def test_disturbing_drills_keep_the_plain_rounds(drill: Drill) -> None:
+def test_disturbing_drills_run_a_part_of_the_plain_rounds(drill: Drill) -> None:
     for (case, plain), (_, disturbed) in zip(programs(Drill.PLAIN), programs(drill), strict=True):
-        assert plain.rounds == disturbed.rounds, case.id
-        assert all(np.array_equal(plain.tables[key], disturbed.tables[key]) for key in plain.tables)
+        assert set(disturbed.rounds) < set(plain.rounds), case.id
+        assert {round_.bucket for round_ in disturbed.rounds} == set(disturbed.buckets), case.id
+        assert len(disturbed.rounds) >= 8, case.id
+        assert all(np.array_equal(plain.tables[key], disturbed.tables[key]) for key in disturbed.tables)
 
 
 def test_reordering_drills_keep_the_inputs_of_equal_names() -> None:
@@ -279,7 +281,9 @@ def test_repeat_gives_every_batch_twice() -> None:
 def test_dead_columns_are_rewritten_every_round_and_live_ones_kept() -> None:
     for (case, plain), (_, junk) in zip(programs(Drill.PLAIN), programs(Drill.DEAD_COLUMNS), strict=True):
         scale = Scale.of(case)
-        for before, after in zip(plain.rounds, junk.rounds, strict=True):
+        known = {round_.name: round_ for round_ in plain.rounds}
+        for after in junk.rounds:
+            before = known[after.name]
             assert live_pages(case, plain, before) == live_pages(case, junk, after)
             table = junk.tables[after.table]
             for request, length in zip(after.requests, after.lengths, strict=True):

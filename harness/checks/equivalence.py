@@ -41,9 +41,8 @@ def _against_ordinary(subject: Subject, found: Findings) -> int:
     if subject.ordinary is None:
         return 0
     elements = 0
-    ordinary = {record.name: record for record in subject.ordinary.rounds}
     for record in subject.observation.rounds:
-        other = ordinary.get(record.name)
+        other = subject.counterpart(record)
         if other is None:
             message = f"the ordinary path has no round {record.name}"
             found.add("no_counterpart", message, round_name=record.name)

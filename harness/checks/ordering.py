@@ -14,7 +14,6 @@ def check(subject: Subject) -> Outcome:
         return Outcome((), 0, "only the delayed drill holds a replay back")
     found = subject.findings("ordering")
     elements = 0
-    ordinary = {} if subject.ordinary is None else {record.name: record for record in subject.ordinary.rounds}
     for record in observation.rounds:
         replay = record.replay
         if replay is None or not replay.delayed:
@@ -42,7 +41,7 @@ def check(subject: Subject) -> Outcome:
                 round_name=record.name, elements=differing, first=first,
                 hint="the refresh runs on another stream and does not wait for the replay before it",
             )  # fmt: skip
-        counterpart = ordinary.get(record.name)
+        counterpart = subject.counterpart(record)
         if counterpart is None or counterpart.replay is None:
             continue
         computed = {(cell.step, cell.name): cell.value for cell in counterpart.replay.outputs}

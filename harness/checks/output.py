@@ -10,7 +10,6 @@ def check(subject: Subject) -> Outcome:
     """Judge every replay; what a delayed replay read is ordering's."""
     found = subject.findings("output")
     elements = 0
-    ordinary = {} if subject.ordinary is None else {record.name: record for record in subject.ordinary.rounds}
     for record in subject.observation.rounds:
         replay = record.replay
         if replay is None:
@@ -23,7 +22,7 @@ def check(subject: Subject) -> Outcome:
             continue
         elements += _read(subject, record, replay, found)
         elements += _range(subject, record, replay, found)
-        other = ordinary.get(record.name)
+        other = subject.counterpart(record)
         if other is not None and other.replay is not None:
             elements += _computed(subject, record, replay, other.replay, found)
     return Outcome(found.result(), elements)

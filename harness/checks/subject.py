@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from enum import Enum
+from functools import cached_property
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,7 +19,7 @@ from harness.fields import position
 from harness.findings import Difference, Finding
 from harness.golden.model import Golden
 from harness.observation import Cell, Observation, RoundRecord
-from harness.rounds import Round
+from harness.rounds import Round, given_name
 from harness.truth import RoundTruth, Truth
 
 Array = NDArray[np.generic]
@@ -89,6 +90,14 @@ class Subject:
     def round(self, record: RoundRecord) -> Round:
         """Return the program's round of a record."""
         return self.observation.program.rounds[record.index]
+
+    def counterpart(self, record: RoundRecord) -> RoundRecord | None:
+        """Return the ordinary path's record of the same inputs; None where it has none, or there is no such path."""
+        return self._ordinary.get(given_name(record.name))
+
+    @cached_property
+    def _ordinary(self) -> Mapping[str, RoundRecord]:
+        return {} if self.ordinary is None else {record.name: record for record in self.ordinary.rounds}
 
     def expected(self, record: RoundRecord, name: str) -> tuple[Array, str] | None:
         """Return the right value of a leaf and its digest: the oracle's, or the planner's reference."""
