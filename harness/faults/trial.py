@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 
@@ -12,6 +13,7 @@ from harness.checks.registry import CHECKS
 from harness.checks.subject import Subject
 from harness.driver import drive
 from harness.engine.protocol import Engine
+from harness.errors import HarnessError
 from harness.faults.catalogue import Entry, Fault
 from harness.faults.mechanisms.combined import Unchanged
 from harness.faults.scene import Opener, Trace
@@ -23,6 +25,7 @@ from harness.known import KnownFinding
 from harness.observation import Observation
 from harness.ordinary import is_reference, ordinary_of, reference_key
 from harness.rounds import Program
+from harness.sut.protocol import SutFactory
 from harness.traffic import build_program
 from harness.truth import Truth
 from harness.types import EngineKind
@@ -126,12 +129,21 @@ class Laboratory:
         if entry.rounds is not None:
             program = entry.rounds(program)
         injection = entry.injection
-        observation = drive(case, program, self._truth, faulty(self._opener, injection, trace), self._engine)
+        observation = self._drive(case, program, faulty(self._opener, injection, trace))
         ordinary = None if is_reference(case) else self._ordinary(entry, case, program)
         checked = isinstance(entry, Fault) and entry.golden and self._goldens is not None
         golden = self._goldens.for_case(case) if checked and self._goldens is not None else None
         subject = Subject.of(observation, self._truth, ordinary, golden, golden_checked=checked)
         return observation, judge(subject, self._known)
+
+    def _drive(
+        self, case: Case, program: Program, factory: SutFactory, *, probes: bool = True
+    ) -> Observation:
+        try:
+            return drive(case, program, self._truth, factory, self._engine, probes=probes)
+        finally:
+            with suppress(HarnessError):  # what a run that ended early left queued is not the next one's
+                self._engine.synchronize()
 
     def _ordinary(self, entry: Entry, case: Case, program: Program) -> Observation:
         everywhere = isinstance(entry, Fault) and entry.everywhere
@@ -140,7 +152,9 @@ class Laboratory:
             return self._references[key]
         planted = entry.injection if everywhere else Unchanged()
         factory = faulty(self._opener, planted, Trace())
-        driven = drive(ordinary_of(case), program, self._truth, factory, self._engine, probes=False)
+        driven = self._drive(ordinary_of(case), program, factory, probes=False)
+        if not everywhere and (driven.problems or len(driven.rounds) < len(program.rounds)):
+            raise HarnessError(f"{driven.case.id}: the ordinary reference did not run: {driven.problems}")
         if not own:
             self._references[key] = driven
         return driven

@@ -1,9 +1,36 @@
 """The embedded system's part of the catalogue."""
 
 from harness.faults.catalogue import Entry
-from harness.faults.embedded import derived, harmless
+from harness.faults.embedded import (
+    addresses,
+    derived,
+    frozen,
+    harmless,
+    integers,
+    layout,
+    modes,
+    order,
+    padding,
+    pooled,
+    steps,
+)
 from harness.faults.embedded.target import EmbeddedTarget
 from harness.faults.scene import Opener
 
 OPENER: Opener = EmbeddedTarget
-ENTRIES: tuple[Entry, ...] = (*derived.FAULTS, *harmless.CHANGES)
+FAULTS = (
+    *derived.FAULTS,
+    *addresses.FAULTS,
+    *frozen.FAULTS,
+    *layout.FAULTS,
+    *integers.FAULTS,
+    *padding.FAULTS,
+    *modes.FAULTS,
+    *steps.FAULTS,
+    *order.FAULTS,
+    *pooled.FAULTS,
+)
+ENTRIES: tuple[Entry, ...] = (
+    *sorted(FAULTS, key=lambda fault: (fault.cls, fault.id[0] == "X")),
+    *harmless.CHANGES,
+)

@@ -87,3 +87,27 @@ class InForward(Injection):
         self.act(scene, bucket)
         scene.hit()
         return call()
+
+
+@dataclass(frozen=True)
+class ReadsFrozen(Injection):
+    """Steps read leaves as they were when the bucket's metadata was made."""
+
+    leaves: tuple[str, ...]
+    steps: tuple[int, ...]
+    kind: str = "frozen at capture"
+
+    def capture(self, scene: Scene, bucket: int, call: Callable[[], None]) -> None:
+        """See `Injection`."""
+        call()
+        for step in self.steps:
+            kept = {name: scene.leaf(step, bucket, name).clone() for name in self.leaves}
+            scene.memory["frozen", step, bucket] = kept
+
+    def reads(self, scene: Scene, step: int, bucket: int, metadata: Any) -> Any:
+        """See `Injection`."""
+        if step not in self.steps:
+            return metadata
+        scene.hit()
+        kept = scene.memory["frozen", step, bucket]
+        return with_leaves(metadata, **{name.replace(".", "__"): leaf for name, leaf in kept.items()})

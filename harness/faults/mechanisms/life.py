@@ -10,6 +10,9 @@ from harness.faults.mechanisms.when import ALWAYS, THIRD, When
 from harness.faults.scene import Injection, Scene
 from harness.rounds import Inputs
 
+Act = Callable[[Scene, int], bool | None]
+"""Given the scene and a bucket; may return whether anything was changed."""
+
 
 @dataclass(frozen=True)
 class OtherStream(Injection):
@@ -58,8 +61,7 @@ class Staged(Injection):
 class Around(Injection):
     """Something happens before or after a refresh, of no effect on which leaves it writes."""
 
-    act: Callable[[Scene, int], bool | None]
-    """May return whether it changed anything."""
+    act: Act
     kind: str
     when: When = ALWAYS
     before: bool = False
@@ -86,7 +88,7 @@ class Around(Injection):
 class AtCapture(Injection):
     """Something happens after a bucket's metadata was made."""
 
-    act: Callable[[Scene, int], bool | None]
+    act: Act
     kind: str
 
     def capture(self, scene: Scene, bucket: int, call: Callable[[], None]) -> None:
@@ -106,8 +108,8 @@ class Eager(Injection):
     def eager(self, scene: Scene, rows: int, call: Callable[[], None]) -> None:
         """See `Injection`."""
         call()
-        self.act(scene, rows)
         scene.hit()
+        self.act(scene, rows)
 
 
 @dataclass(frozen=True)

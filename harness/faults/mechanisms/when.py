@@ -98,6 +98,15 @@ class Switched:
 
 
 @dataclass(frozen=True)
+class Idle:
+    """Rounds without a live request."""
+
+    def __call__(self, scene: Scene, bucket: int) -> bool:
+        """See `When`."""
+        return scene.round.live == 0
+
+
+@dataclass(frozen=True)
 class Padded:
     """Rounds with fewer live requests than the bucket holds."""
 
