@@ -1,0 +1,124 @@
+"""`replay-harness bench gpu` and `bench plot`: flags to requests, reports to files."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path as FilePath
+
+import click
+
+from harness import locate
+from harness.errors import UsageError
+from harness.report import jsonreport, terminal
+from harness.types import Path
+
+_FOLDER = click.Path(path_type=FilePath)
+
+
+@click.command("gpu")
+@click.option(
+    "--sut", "suts", multiple=True, default=("embedded", "embedded-fused"), show_default=True,
+    help="System; `sglang` needs its site or an installed package.",
+)  # fmt: skip
+@click.option(
+    "--path", "paths", type=click.Choice([path.value for path in Path]), multiple=True,
+    help="Refresh path; default: all that a system has.",
+)  # fmt: skip
+@click.option("--model", "models", multiple=True, help="Model name; default: one for each P of the matrix.")
+@click.option(
+    "--fusion", type=click.Choice(["on", "off"]), multiple=True, default=("on",), show_default=True,
+    help="KPool fusion.",
+)  # fmt: skip
+@click.option(
+    "--steps", type=click.IntRange(min=2), multiple=True, default=(5,), show_default=True, help="S."
+)
+@click.option(
+    "--bucket", "buckets", type=click.IntRange(min=1), multiple=True, default=(4, 32), show_default=True,
+    help="Captured batch size, all rows live.",
+)  # fmt: skip
+@click.option(
+    "--width", "widths", type=click.IntRange(min=64), multiple=True, default=(131072,), show_default=True,
+    help="Columns of the request table, W.",
+)  # fmt: skip
+@click.option("--growth", is_flag=True, help="Sweep S, bs and W through the first point, too.")
+@click.option(
+    "--turns",
+    type=click.IntRange(min=1),
+    default=10,
+    show_default=True,
+    help="Turns that every system takes.",
+)
+@click.option("--sglang-version", "version", default="", metavar="VERSION", help="Release of SGLang.")
+@click.option("--cases-dir", type=_FOLDER, help="Case files; default: cases/ of the checkout.")
+@click.option("--json", "json_file", type=_FOLDER, metavar="FILE", help="Write all figures as JSON.")
+@click.option("--plots", type=_FOLDER, metavar="DIR", help="Draw the sweeps; needs matplotlib.")
+def gpu(
+    suts: tuple[str, ...],
+    paths: tuple[str, ...],
+    models: tuple[str, ...],
+    fusion: tuple[str, ...],
+    steps: tuple[int, ...],
+    buckets: tuple[int, ...],
+    widths: tuple[int, ...],
+    growth: bool,
+    turns: int,
+    version: str,
+    cases_dir: FilePath | None,
+    json_file: FilePath | None,
+    plots: FilePath | None,
+) -> int:
+    """Measure refreshes on a GPU: systems x paths x (model, fusion, S, bs, W), side by side in turns.
+
+    Host time, device span, the gap between two graphs, launches and bytes, with ratios to the ordinary path
+    and to bare launches of the same run. All selecting flags can be repeated. Nothing is asserted, but
+    fields that are not right after a refresh are named.
+    """
+    from harness.bench import gpu as measuring
+    from harness.bench import plots as plotting
+    from harness.bench import settings, table
+
+    if json_file is not None:
+        jsonreport.check_writable(json_file)
+    known = settings.models_of(locate.cases_dir(cases_dir), models)
+    points = settings.points(
+        list(known.values()), [one == "on" for one in fusion], steps, buckets, widths, growth=growth
+    )
+    request = measuring.Request(
+        models=known,
+        points=points,
+        systems=tuple(dict.fromkeys(suts)),
+        paths=tuple(Path(path) for path in paths),
+        effort=settings.Effort(rounds=turns),
+        version=version,
+    )
+    progress = terminal.make_console(stderr=True)
+    report = measuring.run(request, lambda line: progress.print(line, soft_wrap=True))
+    document = report.document()
+    if json_file is not None:
+        jsonreport.write(json_file, document)
+    table.render(terminal.make_console(), report)
+    if plots is not None:
+        for file in plotting.draw(document, plots):
+            click.echo(f"drew {file}")
+    return 0
+
+
+@click.command("plot")
+@click.argument("file", type=click.Path(path_type=FilePath, exists=True, dir_okay=False))
+@click.argument("folder", type=_FOLDER)
+def plot(file: FilePath, folder: FilePath) -> int:
+    """Draw the sweeps in FILE, which `bench gpu --json` wrote, into FOLDER. Needs matplotlib."""
+    from harness.bench import plots
+
+    try:
+        document = json.loads(file.read_text(encoding="utf-8"))
+        drawn = plots.draw(document, folder)
+    except (ValueError, KeyError) as error:
+        raise UsageError(f"{file}: is no report of bench gpu ({type(error).__name__}: {error})") from error
+    for one in drawn:
+        click.echo(f"drew {one}")
+    if not drawn:
+        raise UsageError(
+            f"{file}: no {plots.LEAST} points in it differ in one size only; measure with --growth"
+        )
+    return 0
