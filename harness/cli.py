@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 from harness import __version__, locate
+from harness.bench.command import gpu as bench_gpu
+from harness.bench.command import plot as bench_plot
 from harness.errors import HarnessError, UsageError
 from harness.faults.command import faults
 from harness.fuzz.command import fuzz
@@ -247,20 +249,22 @@ def golden_check(**flags: Any) -> int:
 
 @cli.group()
 def bench() -> None:
-    """Measure the harness itself."""
+    """Measure the harness itself, or refreshes on a GPU."""
 
 
 @bench.command("cpu")
 @_with(_PLACES, _NO_GOLDEN, _RUN)
 def bench_cpu(**flags: Any) -> int:
     """Time the CPU matrix and the comparison of ten million elements. Nothing is asserted."""
-    from harness import benchmarks
+    from harness.bench import cpu
 
-    for line in benchmarks.cpu(_options(**flags), terminal.make_console(stderr=True)):
+    for line in cpu.cpu(_options(**flags), terminal.make_console(stderr=True)):
         click.echo(line)
     return PASSED
 
 
+bench.add_command(bench_gpu)
+bench.add_command(bench_plot)
 cli.add_command(faults)
 cli.add_command(fuzz)
 

@@ -376,9 +376,9 @@ def test_explain_names_every_check_and_tells_about_one(capsys: pytest.CaptureFix
 def test_bench_prints_rates_of_the_matrix_and_of_the_comparison(
     fake: Fake, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    from harness import benchmarks
+    from harness.bench import cpu
 
-    monkeypatch.setattr(benchmarks.compare_seconds, "__defaults__", (1000, 1))
+    monkeypatch.setattr(cpu.compare_seconds, "__defaults__", (1000, 1))
     assert main(["bench", "cpu"]) == 0
     text = capsys.readouterr().out
     for name in ("comparison", "matrix", "elements", "checks", "refreshes"):
