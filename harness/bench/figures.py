@@ -32,7 +32,9 @@ class Spread:
 
     @classmethod
     def of(cls, samples: Sequence[float]) -> Spread:
-        """Return the spread of at least two samples."""
+        """Return the spread of at least one sample."""
+        if len(samples) == 1:
+            return cls(samples[0], samples[0], samples[0], 1)
         low, median, high = statistics.quantiles(samples, n=4, method="inclusive")
         return cls(round(median, 2), round(low, 2), round(high, 2), len(samples))
 

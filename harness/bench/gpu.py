@@ -18,10 +18,11 @@ from harness.bench.figures import FLOOR, NOTHING, Figures, Measured, Report, Spr
 from harness.bench.floor import triton_launches
 from harness.bench.meter import Call, CudaMeter, Meter
 from harness.bench.settings import Effort, Point, case_at, inputs_at
-from harness.bench.subjects import EMBEDDED, FUSED, PATHS, SGLANG, Grapher, Subject, embedded
+from harness.bench.subjects import EMBEDDED, FUSED, PATHS, SGLANG, Grapher, Staging, Subject, embedded
 from harness.bench.weigh import bytes_owned, bytes_written, wrong_fields
 from harness.case import Model
 from harness.engine.cuda_graph import CudaGraphEngine
+from harness.engine.protocol import Engine
 from harness.errors import UsageError
 from harness.fields import Dims
 from harness.rounds import Inputs
@@ -58,6 +59,8 @@ def run(request: Request, say: Callable[[str], None]) -> Report:
     unknown = [system for system in request.systems if system not in PATHS]
     if unknown:
         raise UsageError(f"bench gpu measures {', '.join(PATHS)}; there is no {unknown[0]}")
+    if not torch.cuda.is_available():
+        raise UsageError(f"bench gpu needs a CUDA device; torch {torch.__version__} sees none")
     engine = CudaGraphEngine()
     loaded = None
     if SGLANG in request.systems:
@@ -73,7 +76,8 @@ def run(request: Request, say: Callable[[str], None]) -> Report:
             model = request.models[point.model]
             case = case_at(point, model, EMBEDDED, Path.SHARED)
             inputs = inputs_at(case, point.lengths())
-            subjects = tuple(_subjects(request, point, inputs, engine, meter, loaded))
+            staging = Staging(inputs_at(case, [1] * point.bucket), inputs)
+            subjects = tuple(_subjects(request, point, staging, engine, meter, loaded))
             dims = Dims.of(case, point.bucket)
             measured.append(measure(point, dims, inputs, subjects, launches, meter, request.effort))
             del subjects
@@ -90,8 +94,8 @@ def run(request: Request, say: Callable[[str], None]) -> Report:
 def _subjects(
     request: Request,
     point: Point,
-    inputs: Inputs,
-    engine: CudaGraphEngine,
+    staging: Staging,
+    engine: Engine,
     grapher: Grapher,
     loaded: Loaded | None,
 ) -> Iterator[Subject]:
@@ -104,9 +108,9 @@ def _subjects(
             if system == SGLANG and loaded is not None:
                 from harness.bench.packages import sglang
 
-                yield sglang(path, point, model, inputs, engine, grapher, loaded)
+                yield sglang(path, point, model, staging, engine, grapher, loaded)
             else:
-                yield embedded(system, path, point, model, inputs, engine, grapher)
+                yield embedded(system, path, point, model, staging, engine, grapher)
 
 
 def measure(

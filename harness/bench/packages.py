@@ -9,10 +9,9 @@ from typing import Any
 
 from harness.bench.meter import Call
 from harness.bench.settings import Point, case_at
-from harness.bench.subjects import SGLANG, Grapher, Subject, graphs
+from harness.bench.subjects import SGLANG, Grapher, Staging, Subject, graphs
 from harness.case import Model
 from harness.engine.protocol import Engine
-from harness.rounds import Inputs
 from harness.sut.protocol import StepRoots
 from harness.sut.sglang import shared
 from harness.sut.sglang.backend import Batches, make_multi
@@ -21,7 +20,7 @@ from harness.types import Path
 
 
 def sglang(
-    path: Path, point: Point, model: Model, inputs: Inputs, engine: Engine, grapher: Grapher, loaded: Loaded
+    path: Path, point: Point, model: Model, staging: Staging, engine: Engine, grapher: Grapher, loaded: Loaded
 ) -> Subject:
     """Build SGLang's multi-step backend on a path; on those that share, with the drop-in in force."""
     case = case_at(point, model, SGLANG, path)
@@ -39,9 +38,10 @@ def sglang(
         batches = Batches(case, loaded.seams, (point.bucket,), engine.device)
         multi = make_multi(case, loaded.seams, batches, point.bucket)
         multi.init_cuda_graph_state(point.bucket, point.bucket)
-        batches.stage(inputs)
+        batches.stage(staging.captured)
         batch = batches[point.bucket]
         multi.init_forward_metadata_out_graph(batch, in_capture=True)
+        batches.stage(staging.inputs)
         # Bound now: the class has the drop-in's method only while it is installed.
         refresh: Call = partial(multi.init_forward_metadata_out_graph, batch)
         following = None

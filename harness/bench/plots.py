@@ -42,8 +42,8 @@ def sweep(points: Sequence[Document], key: str) -> list[Document]:
     groups: dict[tuple[object, ...], list[Document]] = {}
     for point in points:
         groups.setdefault(tuple(point[name] for name in FIXED if name != key), []).append(point)
-    longest = max(groups.values(), key=lambda group: len(group), default=[])
-    return sorted(longest, key=lambda point: int(point[key]))
+    ascending = sorted(groups.values(), key=len)
+    return sorted(ascending[-1], key=lambda point: int(point[key])) if ascending else []
 
 
 def curves(points: Sequence[Document], key: str, what: str) -> Iterator[tuple[str, list[float], list[float]]]:

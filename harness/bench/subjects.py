@@ -54,6 +54,16 @@ class Subject:
     """Within it both calls may be made."""
 
 
+@dataclass(frozen=True, eq=False)
+class Staging:
+    """What a system is given at a point."""
+
+    captured: Inputs
+    """In place while metadata is made: what a refresh leaves out then keeps these values."""
+    inputs: Inputs
+    """In place while it is measured."""
+
+
 class Grapher(Protocol):
     """What captures calls in graphs."""
 
@@ -67,7 +77,7 @@ class Grapher(Protocol):
 
 
 def embedded(
-    system: str, path: Path, point: Point, model: Model, inputs: Inputs, engine: Engine, grapher: Grapher
+    system: str, path: Path, point: Point, model: Model, staging: Staging, engine: Engine, grapher: Grapher
 ) -> Subject:
     """Build the embedded system, fused or not, on a path."""
 
@@ -75,8 +85,9 @@ def embedded(
         case = case_at(point, model, system, on)
         sut = EmbeddedSut(case, engine, _no_span, _small(case, engine.device), one_launch=system == FUSED)
         sut.init_graph_state()
-        sut.stage(inputs)
+        sut.stage(staging.captured)
         sut.prepare_capture(point.bucket)
+        sut.stage(staging.inputs)
         return sut
 
     sut = built(path)

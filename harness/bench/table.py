@@ -1,4 +1,4 @@
-"""The figures of `bench gpu` for people: one table per point."""
+"""The figures of `bench gpu` for people: one table per point, and what is not right."""
 
 from __future__ import annotations
 
@@ -12,29 +12,32 @@ MIB = 1 << 20
 
 
 def render(console: Console, report: Report) -> None:
-    """Print every point's table; times in microseconds, quartiles in brackets."""
+    """Print every point's table; times in microseconds with half the distance of their quartiles."""
     for measured in report.measured:
         console.print()
-        console.print(_table(measured))
+        console.print(_table(measured), soft_wrap=True)
+        for figures in measured.figures:
+            if figures.wrong:
+                console.print(f"not right after {figures.name}: {', '.join(figures.wrong)}", soft_wrap=True)
     console.print()
-    device, effort = report.device, report.effort
+    effort, software = report.effort, report.software
+    samples = (effort.rounds * one for one in (effort.host, effort.spans, effort.gaps))
     console.print(
-        f"{device['name']}, torch {report.software['torch']}, {report.date}; microseconds: median (quartiles) "
-        f"of {effort.rounds * effort.host} host times, {effort.rounds * effort.spans} spans, "
-        f"{effort.rounds * effort.gaps} gaps, taken in turns",
+        f"{report.device['name']}, torch {software['torch']}, {report.date}; us: medians of "
+        "{} host times, {} spans, {} gaps, taken in turns; +-: half the distance of the quartiles".format(
+            *samples
+        ),
         soft_wrap=True,
     )
 
 
 def _table(measured: Measured) -> Table:
     lengths = measured.lengths
-    table = Table(
-        title=f"{measured.point}; lengths {min(lengths)} to {max(lengths)}", title_justify="left", box=None
-    )
-    for heading in ("system", "path"):
-        table.add_column(heading, no_wrap=True)
+    title = f"{measured.point}; lengths {min(lengths)} to {max(lengths)}"
+    table = Table(title=title, title_justify="left", box=None, padding=(0, 1))
+    table.add_column("", no_wrap=True)
     for heading in (
-        "host", "GPU span", "gap", "kernels\n+ copies", "eager", "MiB\nowned", "MiB\nwritten", "MiB\ntemp.",
+        "host", "GPU span", "gap", "kernels\n+ copies", "eager", "MiB\nowned", "MiB\nwritten",
         "host /\nordinary", "span /\nordinary", "span /\nlaunch",
     ):  # fmt: skip
         table.add_column(heading, justify="right", no_wrap=True)
@@ -44,14 +47,13 @@ def _table(measured: Measured) -> Table:
 
 
 def _row(measured: Measured, one: Figures) -> list[str]:
-    row = [one.system, one.path]
     if one.path == NOTHING:
-        return [*row, "", "", _spread(one.gap)]
-    row += [_spread(one.host), _spread(one.span), _spread(one.gap)]
-    if one.system == FLOOR:
-        return [*row, _launches(one.activities), _launches(one.eager)]
+        return [one.name, "", "", _spread(one.gap)]
+    row = [one.name, _spread(one.host), _spread(one.span), _spread(one.gap)]
     row += [_launches(one.activities), _launches(one.eager)]
-    row += [f"{size / MIB:.2f}" for size in (one.bytes_owned, one.bytes_written, one.bytes_temporary)]
+    if one.system == FLOOR:
+        return row
+    row += [f"{size / MIB:.2f}" for size in (one.bytes_owned, one.bytes_written)]
     ordinary = next((o for o in measured.figures if o.path in ORDINARY and _kin(o, one)), None)
     launch = next(floor for floor in measured.floors if floor.path != NOTHING)
     for mine, theirs in (
@@ -69,9 +71,8 @@ def _kin(ordinary: Figures, one: Figures) -> bool:
 
 
 def _spread(spread: Spread) -> str:
-    return f"{spread.median:.1f} ({spread.low:.1f}-{spread.high:.1f})"
+    return f"{spread.median:.1f} +-{(spread.high - spread.low) / 2:.1f}"
 
 
 def _launches(one: Activities) -> str:
-    copies = one.memcpys + one.memsets
-    return f"{one.kernels} + {copies}"
+    return f"{one.kernels} + {one.memcpys + one.memsets}"
