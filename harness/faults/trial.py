@@ -150,9 +150,12 @@ class Laboratory:
         key, own = reference_key(case), everywhere or entry.rounds is not None
         if not own and key in self._references:
             return self._references[key]
+        reference = ordinary_of(case)
+        if entry.rounds is None:  # a drill may run a part of the rounds that its reference runs
+            program = build_program(reference)
         planted = entry.injection if everywhere else Unchanged()
         factory = faulty(self._opener, planted, Trace())
-        driven = self._drive(ordinary_of(case), program, factory, probes=False)
+        driven = self._drive(reference, program, factory, probes=False)
         if not everywhere and (driven.problems or len(driven.rounds) < len(program.rounds)):
             raise HarnessError(f"{driven.case.id}: the ordinary reference did not run: {driven.problems}")
         if not own:

@@ -31,6 +31,7 @@ class _OpenStrategy:
         self.path = plain.path
         self.in_graph = plain.in_graph
         self.given: DeviceInputs | None = None
+        self.backwards = False
 
     def init_state(self, backends: Backends, max_bs: int) -> None:
         self._plain.init_state(backends, max_bs)
@@ -40,7 +41,8 @@ class _OpenStrategy:
 
     def refresh(self, backends: Backends, bucket: int, inputs: DeviceInputs) -> None:
         def plain() -> None:
-            self._plain.refresh(backends, bucket, self.given or inputs)
+            order = backends[::-1] if self.backwards else backends
+            self._plain.refresh(order, bucket, self.given or inputs)
 
         around = self._hooks().in_graph if self.in_graph else None
         if around is None:
@@ -82,6 +84,10 @@ class EmbeddedTarget(EmbeddedSut):
         self.hooks = Hooks()
         self._open = _OpenBackend(case.path, self.steps, self._tools, span, lambda: self.hooks)
         self._backend = self._open
+
+    def refresh_backwards(self) -> None:
+        """Refresh the steps last to first from now on."""
+        self._open.opened.backwards = True
 
     def point(self, step: int, bucket: int, metadata: Any, *, entry: bool = True) -> None:
         """See `Target`."""

@@ -85,6 +85,8 @@ class Reading(Injection):
     """None: nothing to change in this round."""
     kind: str
     when: When = ALWAYS
+    alike: bool = False
+    """Whether equal values in other tensors count as a change."""
 
     def refresh(self, scene: Scene, bucket: int, call: Callable[[], None]) -> None:
         """See `Injection`."""
@@ -94,7 +96,7 @@ class Reading(Injection):
         if changed is None or not self.when(scene, bucket):
             call()
             return
-        scene.hit(scene.in_graph or not _same(given, changed))
+        scene.hit(scene.in_graph or self.alike or not _same(given, changed))
         with scene.target.reading(changed):
             call()
 
