@@ -7,7 +7,6 @@ import torch
 from harness.faults.catalogue import opener
 from harness.faults.runner import Options
 from harness.faults.trial import Laboratory
-from harness.golden.store import GoldenStore
 from harness.known import load_known
 from harness.worker import KNOWN_FILE, make_engine
 
@@ -20,5 +19,4 @@ def make_laboratory(options: Options) -> Laboratory:
         make_engine(options.engine),
         options.engine,
         load_known(options.cases_dir / KNOWN_FILE),
-        GoldenStore(options.golden_dir),
     )

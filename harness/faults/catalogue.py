@@ -41,7 +41,7 @@ class Fault:
     everywhere: bool = False
     """Whether the ordinary reference has the fault, too."""
     golden: bool = False
-    """Whether the run is compared with goldens, which the others are not."""
+    """Whether the run is compared with a golden of the system as it is, which the others are not."""
     rounds: Rounds | None = None
     """What the case's rounds are changed to, for the reference as well."""
 
@@ -71,6 +71,8 @@ class Harmless:
     injection: Injection
     rounds: Rounds | None = None
     """What the cases' rounds are changed to."""
+    golden: bool = False
+    """Whether the runs are compared with a golden of the system as it is."""
 
     @property
     def cls(self) -> str:

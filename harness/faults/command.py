@@ -58,7 +58,7 @@ def faults(
             click.echo(f"{entry.id:5} {entry.injection.kind}: {entry.text}")
         return 0
     cases = locate.cases_dir(None)
-    options = Options(cases, locate.golden_dir(None, cases), sut, EngineKind(engine), jobs)
+    options = Options(cases, sut, EngineKind(engine), jobs)
     return _run(options, chosen, reverse, json_file)
 
 

@@ -24,7 +24,6 @@ class Options:
 
     cases_dir: FilePath
     """Holds the declaration of known findings."""
-    golden_dir: FilePath
     sut: str = "embedded"
     engine: EngineKind = EngineKind.TAPE
     jobs: int = 0

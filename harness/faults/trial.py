@@ -19,7 +19,8 @@ from harness.faults.mechanisms.combined import Unchanged
 from harness.faults.scene import Opener, Trace
 from harness.faults.wrapped import faulty
 from harness.findings import CaseResult, Finding
-from harness.golden.store import GoldenStore
+from harness.golden.collect import collect, default_policy
+from harness.golden.model import Golden
 from harness.judge import judge
 from harness.known import KnownFinding
 from harness.observation import Observation
@@ -90,11 +91,10 @@ class Laboratory:
         engine: Engine,
         kind: EngineKind,
         known: tuple[KnownFinding, ...] = (),
-        goldens: GoldenStore | None = None,
     ) -> None:
         """Try on `engine`, which is of `kind`, with these known findings."""
         self._opener, self._engine, self._kind = opener, engine, kind
-        self._known, self._goldens = known, goldens
+        self._known = known
         self._truth = Truth(rounds=512)
         self._references: dict[tuple[object, ...], Observation] = {}
 
@@ -131,10 +131,14 @@ class Laboratory:
         injection = entry.injection
         observation = self._drive(case, program, faulty(self._opener, injection, trace))
         ordinary = None if is_reference(case) else self._ordinary(entry, case, program)
-        checked = isinstance(entry, Fault) and entry.golden and self._goldens is not None
-        golden = self._goldens.for_case(case) if checked and self._goldens is not None else None
-        subject = Subject.of(observation, self._truth, ordinary, golden, golden_checked=checked)
+        golden = self._accepted(case, program) if entry.golden else None
+        subject = Subject.of(observation, self._truth, ordinary, golden, golden_checked=entry.golden)
         return observation, judge(subject, self._known)
+
+    def _accepted(self, case: Case, program: Program) -> Golden:
+        """Return the golden that would be accepted of the system as it is."""
+        plain = self._drive(case, program, faulty(self._opener, Unchanged(), Trace()))
+        return collect(plain, default_policy(case), "the system without the change")
 
     def _drive(
         self, case: Case, program: Program, factory: SutFactory, *, probes: bool = True

@@ -33,6 +33,14 @@ def baked_in(scene: Scene, bucket: int, outputs: Outputs) -> Outputs:
     return replaced(outputs, last, attention=first)
 
 
+def rescaled(scene: Scene, bucket: int, outputs: Outputs) -> Outputs:
+    """Every step's attention is larger by a hundredth."""
+    return tuple(
+        StepOutputs(one.read, {**one.computed, "attention": one.computed["attention"] * 1.01})
+        for one in outputs
+    )
+
+
 def dense(scene: Scene, bucket: int, metadata: Any) -> Any:
     """Read all tokens where every captured length was within the top-k."""
     if int(scene.round.lengths.max()) > scene.dims(bucket).topk:
@@ -111,6 +119,15 @@ FAULTS = (
         case=at(),
         injection=Computed(baked_in, FROZEN),
         expected="output",
+    ),
+    Fault(
+        id="C4b",
+        text="A constant baked into the attention kernel is another one, on every path alike.",
+        case=at(),
+        injection=Computed(rescaled, "wrong constant"),
+        expected="golden",
+        everywhere=True,
+        golden=True,
     ),
     Fault(
         id="C6",

@@ -387,4 +387,11 @@ CHANGES = (
         cases=(at(Path.SHARED_IN_GRAPH),),
         injection=InForward(unrelated_work, "other temporaries"),
     ),
+    Harmless(
+        id="Y29",
+        text="Nothing is changed, and the run is compared with a golden.",
+        cases=(at(),),
+        injection=Unchanged(),
+        golden=True,
+    ),
 )

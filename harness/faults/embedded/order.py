@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 
 import torch
@@ -10,12 +11,13 @@ from harness.faults.catalogue import Fault
 from harness.faults.geometry import P1, at
 from harness.faults.mechanisms.binding import StateRebound
 from harness.faults.mechanisms.forward import InForward
-from harness.faults.mechanisms.life import Act, Around, OtherStream, Staged
+from harness.faults.mechanisms.life import Around, OnPause, OtherStream, Staged
+from harness.faults.mechanisms.rounds import happening
 from harness.faults.mechanisms.timing import Skipped
 from harness.faults.mechanisms.when import Every, Nth
 from harness.faults.scene import Scene
 from harness.fields import COUNTER
-from harness.rounds import Inputs
+from harness.rounds import Inputs, Pause
 from harness.types import Drill, Kernel, Path
 
 HOST = "host buffer refilled too early"
@@ -31,19 +33,27 @@ def lengths_of_before(scene: Scene, inputs: Inputs) -> Inputs:
     return replace(inputs, lengths=before) if (before != inputs.lengths).any() else inputs
 
 
-def zeroed(name: str) -> Act:
-    """Return the act: an init-once leaf comes back as zero pages."""
+def zeroed(name: str) -> Callable[[Scene], None]:
+    """Return the act: an init-once leaf of every bucket comes back as zero pages."""
 
-    def act(scene: Scene, bucket: int) -> None:
-        for step in scene.steps:
-            scene.leaf(step, bucket, name).zero_()
+    def act(scene: Scene) -> None:
+        for bucket in scene.buckets:
+            for step in scene.steps:
+                scene.leaf(step, bucket, name).zero_()
 
     return act
 
 
-def zero_offsets(scene: Scene, bucket: int) -> None:
-    """The first element of the prefix sums, which no copy path writes, comes back changed."""
-    scene.leaf(0, bucket, "cu_seqlens_k")[0] = 3
+def other_offsets(scene: Scene) -> None:
+    """Prefix sums that begin at 3."""
+    for bucket in scene.buckets:
+        scene.leaf(0, bucket, "cu_seqlens_k")[0] = 3
+
+
+def elsewhere(scene: Scene) -> None:
+    """A table of the largest bucket at another address."""
+    bucket = scene.buckets[-1]
+    scene.bind(0, bucket, "real_page_table", scene.leaf(0, bucket, "real_page_table").clone())
 
 
 def in_the_workspace(scene: Scene, step: int, old: torch.Tensor) -> torch.Tensor:
@@ -143,15 +153,33 @@ FAULTS = (
         id="N1",
         text="Query offsets, written once when the buffers were made, come back from a pause as zeros.",
         case=at(model=P1),
-        injection=Around(zeroed("dsa_cu_seqlens_q"), ZEROED, Nth(5), before=True, hidden=True),
+        injection=OnPause(zeroed("dsa_cu_seqlens_q"), ZEROED),
         expected="equivalence",
+        rounds=happening(Pause(), 5),
     ),
     Fault(
         id="N1b",
         text="The first element of the prefix sums, which no copy writes, comes back with another value.",
         case=at(Path.SIBLING_COPY),
-        injection=Around(zero_offsets, ZEROED, Nth(5), before=True, hidden=True),
+        injection=OnPause(other_offsets, ZEROED),
         expected="equivalence",
+        rounds=happening(Pause(), 5),
+    ),
+    Fault(
+        id="N1c",
+        text="Memory that was released comes back at another address.",
+        case=at(),
+        injection=OnPause(elsewhere, "rebound leaf"),
+        expected="address",
+        rounds=happening(Pause(), 5),
+    ),
+    Fault(
+        id="N3",
+        text="A pause releases nothing, so that whatever follows it proves nothing.",
+        case=at(),
+        injection=OnPause(None, "pause without effect"),
+        expected="evidence",
+        rounds=happening(Pause(), 5),
     ),
     Fault(
         id="P6",

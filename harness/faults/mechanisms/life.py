@@ -113,6 +113,22 @@ class Eager(Injection):
 
 
 @dataclass(frozen=True)
+class OnPause(Injection):
+    """Memory that is released and taken again comes back otherwise."""
+
+    act: Callable[[Scene], None] | None
+    """After it; None: instead of it, nothing happens at all."""
+    kind: str
+
+    def pause(self, scene: Scene, call: Callable[[], None]) -> None:
+        """See `Injection`."""
+        scene.hit()
+        if self.act is not None:
+            call()
+            self.act(scene)
+
+
+@dataclass(frozen=True)
 class Raises(Injection):
     """A refresh raises."""
 
