@@ -39,6 +39,8 @@ class Geometry(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
     num_sms: int
     """Workers of the paged-MQA schedule."""
     plan: PlanRule
+    first_page: int = 1
+    """Lowest model page that a request may have; a high one shows ids that went through a narrow type."""
 
 
 class Variant(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):

@@ -12,7 +12,7 @@ import msgspec
 
 from harness.case import PHYSICAL_PAGE, ExtraRound, Geometry, Model, Variant
 from harness.errors import CaseError
-from harness.pages import pool_pages
+from harness.pages import guard_page, pool_pages
 from harness.types import EngineKind, Mode
 
 KNOWN_FINDINGS = "known_findings.toml"
@@ -148,6 +148,9 @@ def _geometry_problems(model: Model, geometry: Geometry) -> Iterator[tuple[str, 
     if geometry.requests < max(model.buckets, default=1) + 2:
         rows = "the largest bucket, the reserved row 0 and a spare"
         yield "requests", f"{geometry.requests} rows cannot hold {rows}"
+    highest = guard_page(model, geometry)
+    if geometry.first_page < 1 or (highest + 1) * tokens > 2**31:
+        yield "first_page", f"{geometry.first_page} lets token ids exceed int32 or is below 1"
     if geometry.num_sms < 1:
         yield "num_sms", f"{geometry.num_sms} is not positive"
     plan = geometry.plan

@@ -13,7 +13,6 @@ from harness.case import Model
 from harness.rounds import OWN_INPUTS
 from harness.types import Drill, Kernel, Path
 
-
 _MUST = 2.0
 """What a must-have counts for, in pairs."""
 
@@ -136,7 +135,7 @@ def cover(table: Table, axes: Axes) -> Iterator[Combination]:
         for one, two in pairs:
             gain += open_[one, two][rows[candidates, one], rows[candidates, two]]
         best = int(
-            candidates[np.argmax(gain - reluctance[candidates] + 1.5 * driven[references[candidates]])]
+            candidates[np.argmax(gain - reluctance[candidates] + 3.0 * driven[references[candidates]])]
         )
         for one, two in pairs:
             open_[one, two][rows[best, one], rows[best, two]] = False

@@ -118,7 +118,7 @@ def deceive_single(stream: Stream, opening: Opening) -> None:
 
 
 def _exchange_inner(stream: Stream) -> bool:
-    """A round in which nothing but the order of inner pages differs; False where no request has two of them."""
+    """A round in which only the order of inner pages differs; False where no request has two of them."""
     scale = stream.scale
     last = [scale.columns(max(length - scale.draft_tokens - scale.pool, 1)) - 1 for length in stream.lengths]
     changed = [stream.exchange_pages(row, _first_free_column(scale), stop) for row, stop in enumerate(last)]

@@ -214,6 +214,7 @@ class _Run:
         refreshes: list[Refresh] = []
         replay: Replay | None = None
         before: Before | None = None
+        look: Look | None = None
         skipped = ""
         for salt in (0, 1) if audit else (index % 2,):
             with _system(f"staging of round {round_.name}"):
@@ -221,14 +222,14 @@ class _Run:
             if in_graph:
                 refresh, replay = self._in_graph(index, round_, truth, salt, references)
             else:
-                refresh, before = self._refresh(index, round_, truth, salt, references)
+                refresh, before, look = self._refresh(index, round_, truth, salt, references)
             refreshes.append(refresh)
         if not in_graph:
             left = next((cell for cell in refreshes[-1].cells if cell.poisoned), None)
             if left is not None and not self.sut.tolerates_poison:
                 skipped = f"{left.name} of step {left.step} still holds the sentinel"
             else:
-                replay = self._replay(index, round_, truth, before)
+                replay = self._replay(index, round_, truth, before, look)
         if self._route in ("", self._expectation.route):  # one round on another path stays seen
             with _system("routing evidence"):
                 self._route = self.sut.route()
@@ -253,13 +254,17 @@ class _Run:
 
     def _refresh(
         self, index: int, round_: Round, truth: RoundTruth, salt: int, references: References
-    ) -> tuple[Refresh, Before | None]:
-        """Poison, refresh under the ledger, snapshot; copy what a prompt replay may not change."""
+    ) -> tuple[Refresh, Before | None, Look | None]:
+        """Poison, refresh under the ledger, snapshot; copy what a prompt replay may not change.
+
+        The look taken after it is handed on: no code of the system runs before a prompt replay or in it, so
+        the same tensors hang there afterwards.
+        """
         if not self.probes:
             with _system(f"refresh of round {round_.name}"):
                 self.sut.refresh(round_.bucket)
             self._synchronize()
-            return self._instruments.plain_refresh(self._look(), truth), None
+            return self._instruments.plain_refresh(self._look(), truth), None, None
         observer = self._instruments.refresh_observer(self.sut, truth, salt, references)
         staged = Staged(self.sut.inputs())
         with _system(f"refresh of round {round_.name}"), observer.watching():
@@ -269,8 +274,9 @@ class _Run:
         walk = self._instruments.walk(look)
         refresh = observer.result(look, self._instruments.watched(walk, round_.bucket), walk)
         refresh = replace(refresh, inputs_changed=staged.changed(self.sut.inputs()))
-        delayed = self._delayed(index)
-        return refresh, None if delayed else Before.of(look, round_.bucket, metadata=True)
+        if self._delayed(index):
+            return refresh, None, None
+        return refresh, Before.of(look, round_.bucket, metadata=True), look
 
     def _in_graph(
         self, index: int, round_: Round, truth: RoundTruth, salt: int, references: References
@@ -291,12 +297,16 @@ class _Run:
         held = self.case.drill is Drill.DELAYED if chosen is None else index in chosen
         return held and self.probes and index + 1 < len(self.program.rounds)
 
-    def _replay(self, index: int, round_: Round, truth: RoundTruth, before: Before | None) -> Replay:
+    def _replay(
+        self, index: int, round_: Round, truth: RoundTruth, before: Before | None, look: Look | None = None
+    ) -> Replay:
         if self._delayed(index):
             return self._delayed_replay(round_, truth, self.program.rounds[index + 1])
-        return self._prompt_replay(round_, truth, before)
+        return self._prompt_replay(round_, truth, before, look)
 
-    def _prompt_replay(self, round_: Round, truth: RoundTruth, before: Before | None) -> Replay:
+    def _prompt_replay(
+        self, round_: Round, truth: RoundTruth, before: Before | None, look: Look | None
+    ) -> Replay:
         captured = self._graphs[round_.bucket]
         observer = self._instruments.replay_observer(truth, captured.outputs, before, read=self.probes)
         staged = Staged(self.sut.inputs()) if self.probes else None
@@ -307,8 +317,10 @@ class _Run:
                 self.engine.synchronize()
             except FreedStorageError as error:
                 freed = (str(error),)
-        look = self._look()
-        replay = observer.result(look, self._walk(look), freed=freed)
+        if look is None:
+            look = self._look()
+            self._walk(look)
+        replay = observer.result(look, self._instruments.last_walk, freed=freed)
         return replay if staged is None else replace(replay, inputs_changed=staged.changed(self.sut.inputs()))
 
     def _delayed_replay(self, round_: Round, truth: RoundTruth, following: Round) -> Replay:

@@ -70,7 +70,7 @@ def _first_row(inputs: Inputs, dims: Dims) -> bytes:
 
 
 def _unordered_pages(inputs: Inputs, dims: Dims) -> Hashable:
-    """The batch, each request's first page and those that it writes, and which pages lie between, in any order."""
+    """The batch, each request's first page and those that it writes, and the others in any order."""
     reach = _reach(inputs, dims)
     written = [np.maximum(reach - back, 0) for back in (1, 1 + dims.draft_tokens + dims.pool)]
     ends = [_column(inputs, at) for at in (np.zeros(inputs.live, np.int64), *written)]

@@ -13,22 +13,24 @@ from harness.types import Drill, Kernel, Mode, Path
 
 
 def ordinary_of(case: Case) -> Case:
-    """Return the reference of a case: the ordinary path, fusion off, undisturbed, over rounds that include
-    all inputs of the case's (dead columns and repetitions apart, which may not matter).
+    """Return the reference of a case: the ordinary path, fusion off, undisturbed.
+
+    Its rounds include the inputs of all of the case's, dead columns and repetitions apart, which may not
+    matter.
 
     For the embedded system, fused or not, that is the independent path, in decode with as many steps as
     the model has: what a step reads and computes depends neither on how many follow nor on the KV
-    counter. For a released package it is its own single-backend refresh (S = 2), which no multi-step
-    path's fault can touch.
+    counter. For a released package it is its own single-backend refresh (S = 2 in decode), which no
+    multi-step path's fault can touch.
     """
     decode = case.mode is Mode.DECODE
     drill = case.drill if case.drill in OWN_INPUTS else Drill.PLAIN
+    kernel = Kernel.FA3 if case.kernel is Kernel.TRTLLM else case.kernel
     if case.sut in OURS:
         variant = max(case.model.variants, key=lambda one: one.steps) if decode else case.variant
-        kernel = Kernel.FA3 if case.kernel is Kernel.TRTLLM else case.kernel
         return replace(case, path=Path.INDEPENDENT, fusion=False, drill=drill, variant=variant, kernel=kernel)
-    variant = msgspec.structs.replace(case.variant, steps=2)
-    return replace(case, path=Path.RELEASED, fusion=False, drill=drill, variant=variant)
+    variant = msgspec.structs.replace(case.variant, steps=2) if decode else case.variant
+    return replace(case, path=Path.RELEASED, fusion=False, drill=drill, variant=variant, kernel=kernel)
 
 
 def is_reference(case: Case) -> bool:

@@ -29,11 +29,11 @@ def page_columns(model: Model, geometry: Geometry) -> int:
 
 
 def pool_pages(model: Model, geometry: Geometry) -> int:
-    """Model pages of the KV pool, page 0 and the guard included; valid ids are 0 .. pool_pages - 1.
+    """Model pages of the KV pool, page 0 and the guard included.
 
-    The pool is over-committed as a server's is, so pages are reused: it holds a third of what full
-    rows would need, or a few full rows beside a few pages for each request where that is more, and
-    never more than full rows need.
+    Valid ids are 0 and `first_page` .. `guard_page`. The pool is over-committed as a server's is, so pages
+    are reused: it holds a third of what full rows would need, or a few full rows beside a few pages for each
+    request where that is more, and never more than full rows need.
     """
     columns = page_columns(model, geometry)
     full = geometry.requests * columns
@@ -43,7 +43,7 @@ def pool_pages(model: Model, geometry: Geometry) -> int:
 
 def guard_page(model: Model, geometry: Geometry) -> int:
     """The highest page of the pool, which no request is ever given."""
-    return pool_pages(model, geometry) - 1
+    return geometry.first_page + pool_pages(model, geometry) - 2
 
 
 class PagePool:
@@ -57,7 +57,8 @@ class PagePool:
         self._rng = rng
         self._map: PageMap = np.zeros((geometry.requests, page_columns(model, geometry)), np.int32)
         self._owned = [0] * geometry.requests
-        self._free = rng.permutation(np.arange(1, guard_page(model, geometry), dtype=np.int32))
+        pages = np.arange(geometry.first_page, guard_page(model, geometry), dtype=np.int32)
+        self._free = rng.permutation(pages)
         self.version = 0
         """Counts the changes of the map: equal versions mean equal maps."""
 
@@ -120,26 +121,26 @@ class PagePool:
 
 
 def fill_dead_columns(
-    pages: PageMap, live_columns: dict[int, int], guard: int, rng: np.random.Generator
+    pages: PageMap, live_columns: dict[int, int], valid: tuple[int, int], rng: np.random.Generator
 ) -> PageMap:
     """Return a map whose dead columns hold foreign pages: valid ids that the row's live part does not use.
 
     live_columns: per live request, the columns that its live length reaches. Rows of other requests
-    are dead as a whole; row 0 stays zero.
+    are dead as a whole; row 0 stays zero. valid: the lowest page that a request may have, and the guard page.
     """
     columns = pages.shape[1]
     live = np.zeros(pages.shape[0], np.int64)
     for request, count in live_columns.items():
         live[request] = count
     dead = np.arange(columns)[None, :] >= live[:, None]
-    junk = rng.integers(1, guard, pages.shape, dtype=np.int32)
+    junk = rng.integers(*valid, pages.shape, dtype=np.int32)
     for request, count in live_columns.items():
         own = pages[request, :count]
         for _ in range(columns):  # ends at the first pass that meets none of the row's own pages
             clash = np.isin(junk[request], own)
             if not clash.any():
                 break
-            junk[request, clash] = rng.integers(1, guard, int(clash.sum()), dtype=np.int32)
+            junk[request, clash] = rng.integers(*valid, int(clash.sum()), dtype=np.int32)
     result = np.where(dead, junk, pages).astype(np.int32)
     result[0] = 0
     result.flags.writeable = False

@@ -260,11 +260,11 @@ def _with_dead_columns(
 ) -> tuple[list[Round], dict[str, NDArray[np.int32]]]:
     """Give every round a page map of its own, with fresh junk in all dead columns; live columns stay."""
     scale, rng = Scale.of(case), _rng(case, "dead columns")
-    guard = guard_page(case.model, case.geometry)
+    valid = case.geometry.first_page, guard_page(case.model, case.geometry)
     changed, made = [], dict(tables)
     for round_ in rounds:
         live = {r: scale.columns(length) for r, length in zip(round_.requests, round_.lengths, strict=True)}
         key = f"{round_.name}.junk"
-        made[key] = fill_dead_columns(tables[round_.table], live, guard, rng)
+        made[key] = fill_dead_columns(tables[round_.table], live, valid, rng)
         changed.append(replace(round_, table=key))
     return changed, made

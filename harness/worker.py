@@ -31,6 +31,8 @@ from harness.types import EngineKind
 from harness.unrun import skipped
 
 KNOWN_FILE = "known_findings.toml"
+PROGRAMS = 8
+"""Programs that a worker keeps: about one for each drill of a group."""
 
 
 class Worker:
@@ -45,7 +47,7 @@ class Worker:
         self._truth = Truth(rounds=256 if options.engine is EngineKind.TAPE else 48)
         self._known = load_known(options.cases_dir / KNOWN_FILE)
         self._goldens = GoldenStore(options.golden_dir)
-        self._rounds: tuple[tuple[object, ...], Program] | None = None
+        self._programs: dict[object, Program] = {}
         self._reference: tuple[tuple[object, ...], Observation] | None = None
         gc.freeze()  # modules and models stay: collections between cases need not look at them again
 
@@ -75,17 +77,19 @@ class Worker:
         return observation, self._ordinary(case)
 
     def _program(self, case: Case) -> Program:
-        """Return the case's rounds, made once for cases that share them."""
+        """Return the case's rounds, made once for cases that share them; the last few programs are kept."""
         key = (case.model.name, case.sut, case.drill, rounds_key(case))
-        if self._rounds is None or self._rounds[0] != key:
-            self._rounds = key, build_program(case)
-        return self._rounds[1]
+        if key not in self._programs:
+            if len(self._programs) >= PROGRAMS:
+                self._programs.pop(next(iter(self._programs)))
+            self._programs[key] = build_program(case)
+        return self._programs[key]
 
     def _ordinary(self, case: Case) -> Observation:
         key = reference_key(case)
         if self._reference is None or self._reference[0] != key:
             ordinary = ordinary_of(case)
-            program = build_program(ordinary)
+            program = self._program(ordinary)
             driven = drive(ordinary, program, self._truth, self._factory, self._engine, probes=False)
             self._reference = key, driven
         return self._reference[1]

@@ -92,7 +92,7 @@ class Subject:
         return self.observation.program.rounds[record.index]
 
     def counterpart(self, record: RoundRecord) -> RoundRecord | None:
-        """Return the ordinary path's record of the same inputs; None where it has none, or there is no such path."""
+        """Return the ordinary path's record of the same inputs; None where there is none."""
         return self._ordinary.get(given_name(record.name))
 
     @cached_property

@@ -103,9 +103,10 @@ def _round(batch: Batch, name: str, case: Case, tables: Tables) -> Round:
             request: scale.columns(length)
             for request, length in zip(batch.requests, batch.lengths, strict=True)
         }
-        guard, rng = guard_page(case.model, case.geometry), np.random.default_rng([batch.junk, 0xDEAD])
+        valid = case.geometry.first_page, guard_page(case.model, case.geometry)
+        rng = np.random.default_rng([batch.junk, 0xDEAD])
         junked = f"{name}.junk"
-        tables[junked] = fill_dead_columns(tables[table], live, guard, rng)
+        tables[junked] = fill_dead_columns(tables[table], live, valid, rng)
         table = junked
     return Round(name, batch.bucket, batch.lengths, batch.requests, table, accepted)
 

@@ -105,14 +105,14 @@ def _page_problems(batch: Batch, case: Case, scale: Scale) -> Iterator[tuple[str
     if len(batch.pages) != len(batch.lengths):
         yield "pages", f"{len(batch.pages)} lists of pages for {len(batch.lengths)} lengths"
         return
-    last = guard_page(case.model, case.geometry) - 1
+    first, last = case.geometry.first_page, guard_page(case.model, case.geometry) - 1
     for index, (pages, length) in enumerate(zip(batch.pages, batch.lengths, strict=True)):
         columns = case.geometry.width // case.model.page_tokens
         if not scale.columns(length) <= len(pages) <= columns:
             needed = f"{scale.columns(length)} to {columns} pages of {case.model.page_tokens} tokens"
             yield f"pages[{index}]", f"{len(pages)} pages; a length of {length} needs {needed}"
-        if not all(1 <= page <= last for page in pages) or len(set(pages)) != len(pages):
-            yield f"pages[{index}]", f"pages are distinct and from 1 to {last}"
+        if not all(first <= page <= last for page in pages) or len(set(pages)) != len(pages):
+            yield f"pages[{index}]", f"pages are distinct and from {first} to {last}"
 
 
 def dump_sequence(sequence: Sequence) -> str:

@@ -68,7 +68,12 @@ class Instruments:
         walk = self._walker.walk(look, captured)
         if not self.walks or self.walks[-1] != walk:
             self.walks.append(walk)
-        return len(self.walks) - 1
+        return self.last_walk
+
+    @property
+    def last_walk(self) -> int:
+        """Index of the last walk that was taken."""
+        return max(len(self.walks) - 1, 0)
 
     def walk_captured(self, look: Look, bucket: int) -> int:
         """Walk after a capture and remember which leaves of the bucket its graph has baked in."""

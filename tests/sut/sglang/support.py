@@ -75,7 +75,9 @@ def batch(of: Case, seed: int, *, live: int | None = None, bucket: int | None = 
     requests = np.zeros(bucket, np.int64)
     requests[:live] = rng.permutation(np.arange(1, geometry.requests))[:live]
     columns = geometry.width // of.model.page_tokens
-    pages = rng.integers(1, guard_page(of.model, geometry), (geometry.requests, columns)).astype(np.int32)
+    pages = rng.integers(
+        geometry.first_page, guard_page(of.model, geometry), (geometry.requests, columns)
+    ).astype(np.int32)
     accepted = np.full(bucket, tokens, np.int32)
     accepted[:live] = rng.integers(1, tokens + 1, live)
     return Inputs(bucket, live, lengths, requests, accepted, expand_table(pages, of.model.page_tokens))
