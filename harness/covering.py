@@ -126,7 +126,9 @@ def cover(table: Table, axes: Axes) -> Iterator[Combination]:
     open_ = pair_tables(rows, axes)
     pairs = list(open_)
     musts = [mask for mask in map(table.matching, sorted(axes.musts, key=len, reverse=True)) if mask.any()]
-    wanted = np.sum(musts, axis=0, dtype=np.float64) if musts else np.zeros(len(rows))
+    wanted = np.zeros(len(rows))
+    for mask in musts:
+        wanted += mask
     references = table.references()
     driven = np.zeros(references.max() + 1, np.bool_)
 
@@ -141,7 +143,7 @@ def cover(table: Table, axes: Axes) -> Iterator[Combination]:
             open_[one, two][rows[best, one], rows[best, two]] = False
         driven[references[best]] = True
         for index in [index for index, mask in enumerate(musts) if mask[best]][::-1]:
-            np.subtract(wanted, musts.pop(index), out=wanted)
+            wanted -= musts.pop(index)
         return best
 
     while musts:

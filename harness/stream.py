@@ -151,7 +151,7 @@ class Stream:
             self.pages.move(self.requests[row], self._rng.choice(columns, count, replace=False).tolist())
 
     def exchange_pages(self, row: int, first: int, stop: int) -> bool:
-        """Exchange the pages of the columns `first` and `stop - 1` of a request; False if they are not two."""
+        """Exchange the pages of the columns `first` and `stop - 1` of a row; False if they are not two."""
         if stop - first < 2:
             return False
         self.pages.swap(self.requests[row], first, stop - 1)
