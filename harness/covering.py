@@ -143,7 +143,7 @@ def cover(table: Table, axes: Axes) -> Iterator[Combination]:
             open_[one, two][rows[best, one], rows[best, two]] = False
         driven[references[best]] = True
         for index in [index for index, mask in enumerate(musts) if mask[best]][::-1]:
-            wanted -= musts.pop(index)
+            np.subtract(wanted, musts.pop(index), out=wanted)
         return best
 
     while musts:
