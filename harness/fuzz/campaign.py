@@ -6,6 +6,7 @@ many batches there are. Shrinking is bounded by runs, not by time, so that it en
 
 from __future__ import annotations
 
+import sys
 import time
 from collections import Counter
 from collections.abc import Callable
@@ -27,8 +28,8 @@ from harness.fuzz.sequence import Sequence
 from harness.fuzz.space import Space
 from harness.fuzz.trial import Bench, Trial
 
-STEPS = 14
-"""Operations of one example, at most, after the first capture."""
+HYPOTHESIS_RUNS = 60
+"""Runs that Hypothesis may spend on shrinking; the reducer, which does it better, has the rest."""
 
 
 @dataclass(frozen=True)
@@ -37,9 +38,13 @@ class Limits:
 
     seconds: float
     """Until no new example is begun."""
+    sequences: int = sys.maxsize
+    """After which none is begun either."""
+    steps: int = 14
+    """Operations of one sequence, at most, after the first capture."""
     examples: int = 25
     """Of one batch; the time is looked at before each example, so this only decides about seeds."""
-    hypothesis_runs: int = 60
+    hypothesis_runs: int = HYPOTHESIS_RUNS
     """Runs that Hypothesis may spend on shrinking."""
     reducer_runs: int = 200
     """Runs that the reducer may spend after it."""
@@ -146,7 +151,7 @@ class Campaign:
         """Draw and run sequences until the time is up or one fails; shrink that one."""
         self._start = time.monotonic()
         batch = 0
-        while self._failure is None and self._seconds() < self._limits.seconds:
+        while self._failure is None and not self._done():
             self._batch(batch)
             batch += 1
         found = None if self._failure is None else self._shrunk(self._failure)
@@ -157,7 +162,7 @@ class Campaign:
         phases = [*([Phase.reuse] if self._reuse and number == 0 else []), Phase.generate, Phase.shrink]
         chosen = settings(
             max_examples=self._limits.examples,
-            stateful_step_count=STEPS,
+            stateful_step_count=1 + self._limits.steps,
             deadline=None,
             database=self._database,
             phases=phases,
@@ -175,7 +180,7 @@ class Campaign:
             if self._failure.shows(sequence, self._trial):
                 raise SequenceFailed
             return
-        if self._seconds() >= self._limits.seconds:
+        if self._done():
             return
         trial = self._trial(sequence)
         if trial is None:
@@ -217,6 +222,10 @@ class Campaign:
             shrinking=failure.runs + reducer.runs,
             steady=steady,
         )
+
+    def _done(self) -> bool:
+        begun = self._tally.sequences + self._tally.skipped.total()
+        return self._seconds() >= self._limits.seconds or begun >= self._limits.sequences
 
     def _seconds(self) -> float:
         return time.monotonic() - self._start

@@ -33,6 +33,10 @@ def _pairs(ctx: click.Context, param: click.Parameter, values: tuple[str, ...]) 
     help="How long new sequences are drawn.",
 )  # fmt: skip
 @click.option("--seed", type=click.IntRange(min=0), help="Draws the same sequences again; default: random.")
+@click.option(
+    "--shrinking", type=click.IntRange(min=0), default=200, show_default=True,
+    help="Runs that shrinking may take.",
+)  # fmt: skip
 @click.option("--sut", default="embedded", show_default=True, help="System under test.")
 @click.option(
     "--engine", type=_values(EngineKind), default=EngineKind.TAPE.value, show_default=True,
@@ -42,7 +46,9 @@ def _pairs(ctx: click.Context, param: click.Parameter, values: tuple[str, ...]) 
     "--sut-option", multiple=True, callback=_pairs, metavar="KEY=VALUE",
     help="Handed to the system under test.",
 )  # fmt: skip
-@click.option("--model", "models", multiple=True, help="Model name; default: tiny and tiny-p1.")
+@click.option(
+    "--model", "models", multiple=True, help="Model name; default: the small ones, or those of the matrix."
+)
 @click.option("--path", "paths", type=_values(Path), multiple=True, help="Refresh path.")
 @click.option("--fusion", type=click.Choice(["on", "off"]), multiple=True, help="KPool fusion.")
 @click.option("--steps", type=click.IntRange(min=2), multiple=True, help="Speculative steps, S.")
@@ -126,7 +132,7 @@ def _session() -> Any:
 
 
 def _options(flags: dict[str, Any]) -> Any:
-    from harness.fuzz.campaign import Limits
+    from harness.fuzz.campaign import HYPOTHESIS_RUNS, Limits
     from harness.fuzz.session import FuzzOptions
     from harness.matrix import Selection
 
@@ -144,7 +150,11 @@ def _options(flags: dict[str, Any]) -> Any:
             modes=tuple(Mode(value) for value in flags["modes"]),
             kernels=tuple(Kernel(value) for value in flags["kernels"]),
         ),
-        limits=Limits(flags["seconds"]),
+        limits=Limits(
+            flags["seconds"],
+            hypothesis_runs=min(HYPOTHESIS_RUNS, flags["shrinking"]),
+            reducer_runs=flags["shrinking"],
+        ),
         seed=flags["seed"],
         plant="".join(flags["plants"]),
     )

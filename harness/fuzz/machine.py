@@ -45,14 +45,15 @@ class LifeOfABackend(RuleBasedStateMachine):
 
     @initialize(data=DATA)
     def build(self, data: Any) -> None:
-        """A system is built in some setting and a first bucket captured."""
+        """A system is built in some setting and a bucket or two captured."""
         mode = data.draw(st.sampled_from(list(self._space.settings)), label="mode")
         self._setting = data.draw(st.sampled_from(self._space.settings[mode]), label="setting")
         self._ordinary = data.draw(st.sampled_from((False, False, True)), label="ordinary")
         self._room = self._space.room(self._setting)
-        self._capture(data, data.draw(st.sampled_from(self.room.buckets)))
+        for _ in range(data.draw(st.integers(1, 2))):
+            self._capture(data, data.draw(st.sampled_from(self.room.buckets)))
 
-    @precondition(lambda self: self._captures() < MOST_CAPTURES)
+    @precondition(lambda self: self._count(Capture) < min(MOST_CAPTURES, 1 + self._count(Replay)))
     @rule(data=DATA)
     def capture(self, data: Any) -> None:
         """Any bucket is captured, a captured one again."""
@@ -85,21 +86,16 @@ class LifeOfABackend(RuleBasedStateMachine):
         source = data.draw(st.sampled_from((bucket, self._bucket or bucket)))
         self._replay(data, bucket, data.draw(next_rows(self.room, bucket, self._last[source])))
 
-    @rule(rows=st.sampled_from(EAGER_ROWS))
-    def eager(self, rows: int) -> None:
-        """An unrelated eager call."""
-        self._operations.append(Eager(rows=rows))
-
-    @rule()
-    def churn(self) -> None:
-        """Allocations made and freed."""
-        self._operations.append(Churn())
-
-    @precondition(lambda self: self._space.pauses)
-    @rule()
-    def pause(self) -> None:
-        """Memory released and taken again."""
-        self._operations.append(Pause())
+    @precondition(lambda self: self._count(Eager, Churn, Pause) < 1 + self._count(Replay))
+    @rule(data=DATA)
+    def disturb(self, data: Any) -> None:
+        """An unrelated eager call, allocations made and freed, or memory released and taken again."""
+        kinds = (Eager, Churn, Pause) if self._space.pauses else (Eager, Churn)
+        kind = data.draw(st.sampled_from(kinds))
+        if kind is Eager:
+            self._operations.append(Eager(rows=data.draw(st.sampled_from(EAGER_ROWS))))
+        else:
+            self._operations.append(kind())
 
     def teardown(self) -> None:
         """Run what was drawn."""
@@ -107,8 +103,8 @@ class LifeOfABackend(RuleBasedStateMachine):
             operations = tuple(self._operations)
             self._play(Sequence(setting=self._setting, operations=operations, ordinary=self._ordinary))
 
-    def _captures(self) -> int:
-        return sum(isinstance(one, Capture) for one in self._operations)
+    def _count(self, *kinds: type[Operation]) -> int:
+        return sum(isinstance(one, kinds) for one in self._operations)
 
     def _capture(self, data: Any, bucket: int) -> None:
         rows = data.draw(capture_rows(self.room, bucket))

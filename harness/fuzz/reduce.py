@@ -119,8 +119,7 @@ def _smaller_batches(sequence: Sequence, models: Mapping[str, Model]) -> Iterato
 def _simpler(operation: Operation) -> Iterator[Operation]:
     change = msgspec.structs.replace
     if isinstance(operation, Eager):
-        rows = operation.rows
-        yield from (change(operation, rows=less) for less in (1, rows // 2, rows - 1) if 1 <= less < rows)
+        yield from (change(operation, rows=rows) for rows in _less(operation.rows, 1))
     if isinstance(operation, Replay):
         if operation.delayed:
             yield change(operation, delayed=False)
@@ -141,7 +140,7 @@ def _simpler(operation: Operation) -> Iterator[Operation]:
 
 
 def _shorter_lengths(sequence: Sequence, models: Mapping[str, Model]) -> Iterator[Sequence]:
-    """Shorter requests, one at a time: the shortest legal length, halfway there, a page less, one less."""
+    """Shorter requests: all as short as may be, then one at a time."""
     scale = Scale.of(case_of(sequence.setting, models[sequence.setting.model], sequence.captured))
     for index, one in enumerate(sequence.operations):
         if not isinstance(one, Capture | Replay) or not isinstance(one.pages, int):
@@ -150,10 +149,17 @@ def _shorter_lengths(sequence: Sequence, models: Mapping[str, Model]) -> Iterato
             shortest = (scale.low,) * len(one.lengths)
             yield _replaced(sequence, index, msgspec.structs.replace(one, lengths=shortest))
         for row, length in enumerate(one.lengths):
-            for less in (scale.low, (scale.low + length) // 2, length - 64, length - 1):
-                if scale.low <= less < length:
-                    lengths = (*one.lengths[:row], less, *one.lengths[row + 1 :])
-                    yield _replaced(sequence, index, msgspec.structs.replace(one, lengths=lengths))
+            for less in _less(length, scale.low):
+                lengths = (*one.lengths[:row], less, *one.lengths[row + 1 :])
+                yield _replaced(sequence, index, msgspec.structs.replace(one, lengths=lengths))
+
+
+def _less(value: int, least: int) -> Iterator[int]:
+    """Yield smaller values, the least first, then ever nearer to `value`."""
+    step = value - least
+    while step > 0:
+        yield value - step
+        step //= 2
 
 
 def _replaced(sequence: Sequence, index: int, operation: Operation) -> Sequence:

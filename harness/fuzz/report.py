@@ -5,14 +5,15 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from harness.findings import Finding
 from harness.fuzz.campaign import Found, Outcome, Tally
 from harness.fuzz.store import dump_sequence
 from harness.fuzz.trial import LEFT_OUT, Trial
 from harness.report.terminal import describe
 
 SCHEMA = 1
-FINDINGS_SHOWN = 3
-"""Findings of a failure that are printed in full; the rest are counted."""
+FINDINGS_SHOWN = 4
+"""Findings of a failure that are printed in full, of different checks; the rest are counted."""
 
 
 def lines(outcome: Outcome, *, settings: int, again: str = "") -> list[str]:
@@ -41,14 +42,14 @@ def failure(found: Found, again: str) -> list[str]:
 
 
 def _findings(trial: Trial) -> list[str]:
-    unexpected = trial.unexpected
-    shown = [
-        line
-        for finding in unexpected[:FINDINGS_SHOWN]
-        for line in f"{finding.check}: {describe(finding)}".splitlines()
-    ]
-    more = len(unexpected) - FINDINGS_SHOWN
-    return shown + ([f"and {more} more"] if more > 0 else [])
+    """Return the first finding of each check in full, and how many more there are."""
+    firsts: dict[str, Finding] = {}
+    for finding in trial.unexpected:
+        firsts.setdefault(finding.check, finding)
+    shown = list(firsts.values())[:FINDINGS_SHOWN]
+    lines = [line for one in shown for line in f"{one.check}: {describe(one)}".splitlines()]
+    more = len(trial.unexpected) - len(shown)
+    return [*lines, f"and {more} more"] if more > 0 else lines
 
 
 def verdict(outcome: Outcome) -> str:

@@ -12,8 +12,10 @@ from pathlib import Path as FilePath
 
 import torch
 
+from harness.axes import OURS
+from harness.case import Model
 from harness.casefile import load_models
-from harness.errors import HarnessError, UsageError
+from harness.errors import HarnessError, NotDrivable, UsageError
 from harness.fuzz.campaign import Campaign, Limits, Outcome, Tally
 from harness.fuzz.planted import plant
 from harness.fuzz.sequence import Sequence
@@ -27,8 +29,8 @@ from harness.report.progress import SECONDS_BETWEEN_LINES, Interrupted
 from harness.types import EngineKind
 from harness.worker import KNOWN_FILE, make_engine
 
-DEFAULT_MODELS = ("tiny", "tiny-p1")
-"""Models that are drawn where none is named: small, and one for each P."""
+SMALL_MODELS = ("tiny", "tiny-p1")
+"""Models with narrow tables, one for each P."""
 FOUND_FOLDER = "found"
 """Below the example database: failing sequences as files."""
 Say = Callable[[str], None]
@@ -73,14 +75,27 @@ def prepare(options: FuzzOptions) -> tuple[Bench, Space]:
     bench = Bench(models, factory_of(replace(run, sut_options=options.sut_options)), engine, known)
     selection = options.selection
     if not selection.models:
-        selection = replace(selection, models=tuple(name for name in DEFAULT_MODELS if name in models))
+        selection = replace(selection, models=_drawn_models(models, options.sut))
     return bench, with_pauses(space_of(models, options.sut, options.engine, selection), bench)
+
+
+def _drawn_models(models: Mapping[str, Model], sut: str) -> tuple[str, ...]:
+    """Return the models that are drawn where none is named.
+
+    The small ones for our own systems; a package refuses some of their sizes and gets those of the matrix.
+    """
+    small = tuple(name for name in SMALL_MODELS if name in models)
+    matrix = tuple(name for name, model in models.items() if model.matrix)
+    return (small or matrix) if sut in OURS else matrix
 
 
 def with_pauses(space: Space, bench: Bench) -> Space:
     """Return the space with pauses where the system offers them."""
     setting = next(iter(space.settings.values()))[0]
-    return replace(space, pauses=bench.pauses(setting))
+    try:
+        return replace(space, pauses=bench.pauses(setting))
+    except NotDrivable:  # each sequence will say so, with the reason
+        return space
 
 
 @dataclass(frozen=True)
