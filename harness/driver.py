@@ -17,7 +17,15 @@ from numpy.typing import NDArray
 from harness.case import Case
 from harness.engine.protocol import Engine, Graph
 from harness.errors import CaptureError, FreedStorageError, NotDrivable, UsageError
-from harness.observation import Capture, Expectation, Observation, Refresh, Replay, RoundRecord
+from harness.observation import (
+    Capture,
+    Expectation,
+    Observation,
+    PauseFact,
+    Refresh,
+    Replay,
+    RoundRecord,
+)
 from harness.pages import guard_page
 from harness.probe.instruments import Instruments, Spans
 from harness.probe.leaves import Look
@@ -81,6 +89,7 @@ class _Run:
         self._captures: list[Capture] = []
         self._records: list[RoundRecord] = []
         self._graphs: dict[int, _Captured] = {}
+        self._pauses: list[PauseFact] = []
         self._instruments = Instruments(guard_page(case.model, case.geometry), self._spans)
         self._churned: list[torch.Tensor] = []
 
@@ -127,6 +136,7 @@ class _Run:
             references=self._references,
             problems=tuple(self.problems),
             other_buckets=self._other_buckets,
+            pauses=tuple(self._pauses),
         )
 
     def _round_truth(self, round_: Round) -> RoundTruth:
@@ -194,6 +204,7 @@ class _Run:
         elif isinstance(self.sut, Pausable):
             with _system("pause and resume"):
                 self.sut.pause_and_resume()
+            self._pauses += self._instruments.zeroed(self._look(), tuple(self._graphs), self.case, index)
         else:
             raise NotDrivable(f"{self.sut.name} offers no pause and resume")
 
@@ -339,7 +350,11 @@ class _Run:
             except FreedStorageError as error:
                 freed = (str(error),)
         look = self._look()
-        return observer.result(look, self._walk(look), freed=freed, delayed=True)
+        replay = observer.result(look, self._walk(look), freed=freed, delayed=True)
+        if self.case.path is not Path.SHARED_IN_GRAPH and following.bucket == round_.bucket:
+            cells = self._instruments.cells(look, self._round_truth(following))
+            replay = replace(replay, after=cells)
+        return replace(replay, races=self.engine.races())
 
     def _synchronize(self) -> None:
         with _system("synchronize"):

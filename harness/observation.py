@@ -103,6 +103,17 @@ class PoisonFact:
 
 
 @dataclass(frozen=True)
+class PauseFact:
+    """One leaf after a pause, which takes the memory of refreshed leaves away and gives it back zeroed."""
+
+    before_round: int
+    bucket: int
+    step: int
+    name: str
+    zeroed: bool
+
+
+@dataclass(frozen=True)
 class Cell:
     """One leaf's defined elements at one moment."""
 
@@ -163,6 +174,10 @@ class Replay:
     """(step, nonzero elements before, after) of KV counters that were not zero."""
     freed: tuple[str, ...] = ()
     """Reads of freed storage that the engine noticed."""
+    races: tuple[str, ...] = ()
+    """Accesses without order to it that the engine noticed (`Engine.races`)."""
+    after: tuple[Cell, ...] = ()
+    """Delayed: what the next round's refresh, issued meanwhile, left in the leaves once all was done."""
     error: str = ""
 
 
@@ -238,6 +253,8 @@ class Observation:
     """Lines about the run itself: an exception while building, a fallback that was printed."""
     other_buckets: Mapping[int, Expectation] = field(default_factory=dict)
     """What the system declares for buckets besides the case's main one."""
+    pauses: tuple[PauseFact, ...] = ()
+    """Every refreshed leaf after every pause."""
 
     def expected_of(self, bucket: int) -> Expectation:
         """Return what the system declares of a refresh of one bucket."""

@@ -25,6 +25,7 @@ def check(subject: Subject) -> Outcome:
     facts += _judged(subject, found)
     facts += _inputs(subject, found)
     facts += _plans(subject, found)
+    facts += _pauses(subject, found)
     facts += _replays(subject, found)
     return Outcome(found.result(), facts)
 
@@ -110,6 +111,19 @@ def _plans(subject: Subject, found: Findings) -> int:
             message = f"{name} never held a row: lengths stayed below the threshold"
             found.add("plan_empty", message, subject=name, hint=_WEAK)
     return facts
+
+
+def _pauses(subject: Subject, found: Findings) -> int:
+    """A pause took the leaves' memory away: what it left in place, the next refresh need not write."""
+    for fact in subject.observation.pauses:
+        if not fact.zeroed:
+            found.add(
+                "pause_missed",
+                f"{fact.name} of step {fact.step} kept values over a pause",
+                subject=fact.name, bucket=fact.bucket, step=fact.step,
+                hint="the pause released nothing, so resuming proves nothing",
+            )  # fmt: skip
+    return len(subject.observation.pauses)
 
 
 def _reachable(subject: Subject, name: str) -> bool:

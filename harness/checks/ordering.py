@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
-from harness.checks.subject import Outcome, State, Subject
-from harness.observation import OUT_OF_RANGE
+from harness.checks.subject import Findings, Outcome, State, Subject
+from harness.observation import OUT_OF_RANGE, Replay, RoundRecord
 from harness.types import Drill
+
+_WAIT = "the refresh runs on another stream and does not wait for the replay before it"
 
 
 def check(subject: Subject) -> Outcome:
     """Judge delayed replays: every leaf read and every output belongs to the replay's own round."""
     observation = subject.observation
-    if observation.case.drill is not Drill.DELAYED:
+    held = any(record.replay is not None and record.replay.delayed for record in observation.rounds)
+    if observation.case.drill is not Drill.DELAYED and not held:
         return Outcome((), 0, "only the delayed drill holds a replay back")
     found = subject.findings("ordering")
     elements = 0
@@ -39,8 +42,13 @@ def check(subject: Subject) -> Outcome:
                 f" {'the next round' if new else 'not its own round'}'s",
                 subject=cell.name, bucket=subject.round(record).bucket, step=cell.step,
                 round_name=record.name, elements=differing, first=first,
-                hint="the refresh runs on another stream and does not wait for the replay before it",
+                hint=_WAIT,
             )  # fmt: skip
+        for line in replay.races:
+            message = f"while the replay of round {record.name} was held back: {line}"
+            found.add("race", message, round_name=record.name, hint=_WAIT)
+        if following is not None:
+            elements += _after(subject, following, replay, found)
         counterpart = subject.counterpart(record)
         if counterpart is None or counterpart.replay is None:
             continue
@@ -57,3 +65,25 @@ def check(subject: Subject) -> Outcome:
                 )
                 found.add("late_output", message, subject=cell.name, step=cell.step, round_name=record.name)
     return Outcome(found.result(), elements)
+
+
+def _after(subject: Subject, following: RoundRecord, replay: Replay, found: Findings) -> int:
+    """Once all is done, the leaves hold what the refresh issued meanwhile should have written."""
+    observation, states = subject.observation, subject.states[following.index]
+    elements = 0
+    for cell in replay.after:
+        expected = subject.expected(following, cell.name)
+        elements += observation.values[cell.value].size
+        right = states.get((cell.step, cell.name), State.RIGHT) is State.RIGHT
+        if expected is None or cell.value == expected[1] or not right:
+            continue
+        differing, first = subject.difference(following, cell)
+        found.add(
+            "refreshed_too_early",
+            f"{cell.name} of step {cell.step} is wrong after a refresh for round {following.name} that was"
+            " issued while a replay was held back",
+            subject=cell.name, bucket=subject.round(following).bucket, step=cell.step,
+            round_name=following.name, elements=differing, first=first,
+            hint="the refresh did not wait for the inputs that are staged before it",
+        )  # fmt: skip
+    return elements

@@ -105,6 +105,10 @@ class CudaGraphEngine:
         with _translated("synchronize"):
             torch.cuda.synchronize(self.device)
 
+    def races(self) -> tuple[str, ...]:
+        """Return nothing: a device cannot tell."""
+        return ()
+
     def ordering(self) -> AbstractContextManager[None]:
         """Do nothing: a stream keeps its order by itself."""
         return nullcontext()

@@ -45,6 +45,13 @@ class Engine(Protocol):
         """Wait for all queued work. Raises FreedStorageError if a replay read freed storage (tape only)."""
         ...
 
+    def races(self) -> tuple[str, ...]:
+        """Return, once, a line for each access seen since the last call that nothing orders (tape only).
+
+        A device cannot tell: there a race shows by what it leaves, or not at all.
+        """
+        ...
+
     def ordering(self) -> AbstractContextManager[None]:
         """Within it, work on the current stream comes after launches that were queued before.
 

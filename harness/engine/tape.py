@@ -11,7 +11,7 @@ bypasses the dispatcher (NumPy, other threads); the order of views and allocatio
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, TypeVar
 
@@ -19,12 +19,12 @@ import torch
 from torch._ops import OpOverload
 from torch.multiprocessing.reductions import StorageWeakRef
 
-from harness.engine.dispatch import OperationMode, Traits
+from harness.engine.dispatch import OperationMode, Traits, tensors_in, written_tensors
 from harness.engine.protocol import Graph
 from harness.engine.tape_guard import HostReads
 from harness.engine.tape_record import Recorder, TapeGraph
 from harness.errors import HarnessError, UsageError
-from harness.probe.launches import Launch
+from harness.probe.launches import Launch, Written
 
 T = TypeVar("T")
 
@@ -41,6 +41,7 @@ class TapeEngine:
         self._failure: HarnessError | None = None
         self._names: dict[int, tuple[StorageWeakRef, str]] = {}
         self._overtaking = 0
+        self._races: dict[str, None] = {}
 
     def label(self, tensors: Mapping[str, torch.Tensor]) -> None:
         """Name tensors' storages for messages about freed memory; keeps none of them alive."""
@@ -91,8 +92,15 @@ class TapeEngine:
     @contextmanager
     def ordering(self) -> Iterator[None]:
         """Within it, pending replays run before the first operation, launch or host read of the block."""
-        with _Ordering(self._before_work), HostReads(lambda _: self._before_work()):
+        order = _Ordering(self._before_work, lambda: bool(self._overtaking), self._pending)
+        with order, HostReads(lambda _: self._before_work()):
             yield
+        self._races.update(dict.fromkeys(order.races))
+
+    def races(self) -> tuple[str, ...]:
+        """Return what work on a side stream that does not wait did to memory that others use, once."""
+        races, self._races = tuple(self._races), {}
+        return races
 
     @contextmanager
     def side_stream(self, *, wait: bool) -> Iterator[None]:
@@ -128,18 +136,46 @@ class TapeEngine:
 
 
 class _Ordering(OperationMode):  # type: ignore[no-untyped-call]
-    """Calls `before` ahead of everything that a device would run."""
+    """Calls `before` ahead of everything that a device would run, and sees accesses that nothing orders.
 
-    def __init__(self, before: Callable[[], None]) -> None:
+    On a device, work of the current stream queues behind a replay that is held back, and a side stream
+    that does not wait overtakes both. The tape runs such work at once where something ordered came first,
+    so a race need not show in values: it is told from the storages that both sides use.
+    """
+
+    def __init__(
+        self, before: Callable[[], None], overtaking: Callable[[], bool], held: Sequence[TapeGraph]
+    ) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
-        self._before = before
+        self._before, self._overtaking = before, overtaking
+        self._used = {identity for graph in held for identity in graph.uses()}
+        self._queued: dict[int, StorageWeakRef] = {}
+        """Storages that ordered work wrote; weak references keep their identities from reuse."""
+        self.races: dict[str, None] = {}
 
     def operation(
         self, func: OpOverload, traits: Traits, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> Any:
         if traits.works or traits.reads_host:
             self._before()
+            reads = (*tensors_in(args), *tensors_in(kwargs))
+            self._see(traits.name, reads, written_tensors(traits, args, kwargs))
         return func(*args, **kwargs)
 
     def before_launch(self, launch: Launch) -> None:
         self._before()
+        self._see(launch.kernel, launch.tensors, ())
+
+    def observe_launch(self, launch: Launch, written: tuple[Written, ...]) -> None:
+        self._see(launch.kernel, (), [part.tensor for part in written])
+
+    def _see(self, what: str, reads: Iterable[torch.Tensor], writes: Iterable[torch.Tensor]) -> None:
+        if not self._overtaking():
+            for tensor in writes:
+                storage = tensor.untyped_storage()
+                self._queued[storage._cdata] = StorageWeakRef(storage)  # type: ignore[no-untyped-call]
+            return
+        if any(tensor.untyped_storage()._cdata in self._used for tensor in writes):
+            self.races[f"{what} overwrites, without waiting, memory that a replay in flight uses"] = None
+        if any(tensor.untyped_storage()._cdata in self._queued for tensor in reads):
+            self.races[f"{what} reads, without waiting, what the current stream has yet to write"] = None

@@ -47,6 +47,10 @@ class TapeGraph:
         """Return how many operations a replay executes."""
         return len(self._nodes)
 
+    def uses(self) -> tuple[int, ...]:
+        """Return the identities of the storages of others that a replay reads or writes."""
+        return tuple(external.weak.cdata for external in self._externals)
+
     def replay(self, name_of: Callable[[int], str]) -> None:
         """Execute all nodes in order.
 

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from harness.observation import LeafFact, Refresh, Walk
+from harness.case import Case
+from harness.fields import Dims, fields_for
+from harness.observation import Cell, LeafFact, PauseFact, Refresh, Walk
 from harness.probe.leaves import Look, Walker
 from harness.probe.ledger import Ledger, Watched
 from harness.probe.observers import (
@@ -24,6 +26,7 @@ from harness.probe.regions import Regions
 from harness.probe.snapshot import Snapshot, Values, to_numpy
 from harness.sut.protocol import StepOutputs, Sut
 from harness.truth import RoundTruth
+from harness.types import Role
 
 
 class Spans:
@@ -93,6 +96,29 @@ class Instruments:
     def keep(self, tensor: torch.Tensor) -> str:
         """Keep a value and return its digest."""
         return self.values.add(to_numpy(tensor))
+
+    def cells(self, look: Look, truth: RoundTruth) -> tuple[Cell, ...]:
+        """Read the leaves of all steps as the round of `truth` defines them."""
+        snapshot = Snapshot(truth, self.values)
+        return tuple(
+            cell
+            for step, leaves in enumerate(look.leaves(truth.dims.bucket))
+            for name, tensor in leaves.items()
+            if (cell := snapshot.cell(step, name, tensor)) is not None
+        )
+
+    def zeroed(
+        self, look: Look, buckets: Iterable[int], case: Case, before_round: int
+    ) -> Iterator[PauseFact]:
+        """Tell of every refreshed leaf of these buckets whether all of it is zero, as after a pause."""
+        for bucket in buckets:
+            fields = fields_for(Dims.of(case, bucket))
+            for step, leaves in enumerate(look.leaves(bucket)):
+                for name, tensor in leaves.items():
+                    spec = fields.get(name)
+                    if spec is not None and spec.role is Role.REFRESHED:
+                        part = tensor[1:] if spec.init_once_first else tensor
+                        yield PauseFact(before_round, bucket, step, name, not bool(torch.any(part)))
 
     def plain_refresh(self, look: Look, truth: RoundTruth) -> Refresh:
         """Read step 0's leaves, what others are held against, after a refresh without probes."""

@@ -8,7 +8,7 @@ import pytest
 
 from harness.checks import evidence
 from harness.checks.subject import Subject
-from harness.observation import Observation
+from harness.observation import Observation, PauseFact
 from harness.rounds import Program
 from harness.truth import Truth
 from harness.types import Drill
@@ -89,6 +89,14 @@ def test_a_leaf_that_was_never_poisoned_is_reported(good: Subject) -> None:
     rounds = list(good.observation.rounds)
     rounds[1] = replace(record, refreshes=(replace(refresh, cells=cells),))
     assert kinds(replace(good.observation, rounds=tuple(rounds))) == {"not_poisoned"}
+
+
+def test_a_pause_that_released_nothing_is_reported(good: Subject) -> None:
+    facts = [PauseFact(1, 4, 0, "cache_seqlens_int32", zeroed) for zeroed in (True, False)]
+    emptied, kept = (replace(good.observation, pauses=(fact,)) for fact in facts)
+    assert not evidence.check(replace(good, observation=emptied)).findings
+    (finding,) = evidence.check(replace(good, observation=kept)).findings
+    assert (finding.kind, finding.field) == ("pause_missed", "cache_seqlens_int32")
 
 
 def test_a_missing_field_and_a_missing_replay_are_reported(good: Subject) -> None:

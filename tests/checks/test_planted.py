@@ -115,6 +115,11 @@ def other_active(sut: BentSut, bucket: int) -> None:
     sut.backend.backends[2].active = None
 
 
+def refresh_ahead_of_its_inputs(sut: BentSut, bucket: int) -> None:
+    with sut.engine.side_stream(wait=False):
+        sut.plain_refresh(bucket)
+
+
 FAULTS = [
     ("aliasing", "own_object", SHARED, Bends(captured=lambda s, b: own_copy(s, 1, b))),
     ("aliasing", "counter_shared", COUNTED, Bends(captured=shared_counter)),
@@ -138,6 +143,7 @@ FAULTS = [
     ("routing", "other_path", SHARED, Bends(route=lambda sut: "independent")),
     ("routing", "once", SHARED, Bends(route=lambda sut: "independent" if sut.refreshes == 3 else "shared")),
     ("ordering", "no_wait", DELAYED, Bends(side_stream=False)),
+    ("ordering", "too_early", DELAYED, Bends(refresh=refresh_ahead_of_its_inputs)),
 ]
 
 

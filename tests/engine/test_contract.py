@@ -320,3 +320,26 @@ def test_a_graph_of_another_engine_is_refused(engine: Engine) -> None:
 def test_without_a_device_the_cuda_engine_says_what_to_do() -> None:
     with pytest.raises(UsageError, match=r"^engine cuda_graph needs a CUDA device; .*--engine tape$"):
         CudaGraphEngine()
+
+
+def test_work_that_nothing_orders_is_a_race_on_the_tape() -> None:
+    engine = TapeEngine()
+    x, staged, other = (ints(engine, 1) for _ in range(3))
+    graph, _ = engine.capture(lambda: x + 0)
+
+    def held_back(work: Callable[[], object], *, wait: bool) -> tuple[str, ...]:
+        engine.launch(graph, delayed=True)
+        with engine.ordering():
+            staged.fill_(2)
+            with engine.side_stream(wait=wait):
+                work()
+        engine.synchronize()
+        return engine.races()
+
+    (overwrites,) = held_back(lambda: x.fill_(3), wait=False)
+    assert "aten.fill_ overwrites, without waiting, memory that a replay in flight uses" in overwrites
+    (reads,) = held_back(lambda: other.copy_(staged), wait=False)
+    assert "aten.copy_ reads, without waiting, what the current stream has yet to write" in reads
+    assert not held_back(lambda: x.copy_(staged), wait=True)
+    assert not held_back(lambda: other.fill_(3), wait=False)
+    assert not engine.races()
