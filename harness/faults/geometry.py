@@ -28,6 +28,8 @@ P1 = msgspec.structs.replace(P4, name="tiny-p1", index_kpool=1, page_size=64)
 _WIDE = msgspec.structs.replace(_GEOMETRY, width=4096, topk=256)
 WIDE = msgspec.structs.replace(P4, name="wide", geometries={kind.value: _WIDE for kind in EngineKind})
 """P = 4 on a table that is wide enough for pooled schedules to depend on the lengths."""
+WIDE1 = msgspec.structs.replace(WIDE, name="wide-p1", index_kpool=1, page_size=64)
+"""P = 1 with a top-k that is large enough for FlashMLA's tile plan to depend on the lengths."""
 
 
 def at(

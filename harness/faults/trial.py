@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import gc
 import time
-from collections.abc import Mapping
-from contextlib import suppress
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 
@@ -100,7 +101,11 @@ class Laboratory:
 
     def attempt(self, entry: Entry) -> list[Tried]:
         """Try an entry on each of its cases."""
-        return [self._try(entry, replace(case, engine=self._kind)) for case in entry.cases]
+        tried = []
+        for case in entry.cases:
+            with _collected_after():
+                tried.append(self._try(entry, replace(case, engine=self._kind)))
+        return tried
 
     def _try(self, entry: Entry, case: Case) -> Tried:
         start = time.perf_counter()
@@ -165,6 +170,19 @@ class Laboratory:
         if not own:
             self._references[key] = driven
         return driven
+
+
+@contextmanager
+def _collected_after() -> Iterator[None]:
+    """Collect cyclic garbage, which may keep graphs and buffers, once after a run and not in its midst."""
+    enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if enabled:
+            gc.enable()
+        gc.collect()
 
 
 def _fate(entry: Entry, trace: Trace, spoke: Mapping[str, int]) -> Fate:

@@ -13,6 +13,7 @@ from harness.faults.embedded import (
     padding,
     pooled,
     steps,
+    variants,
 )
 from harness.faults.embedded.target import EmbeddedTarget
 from harness.faults.scene import Opener
@@ -29,6 +30,7 @@ FAULTS = (
     *steps.FAULTS,
     *order.FAULTS,
     *pooled.FAULTS,
+    *variants.FAULTS,
 )
 ENTRIES: tuple[Entry, ...] = (
     *sorted(FAULTS, key=lambda fault: (fault.cls, fault.id[0] == "X")),

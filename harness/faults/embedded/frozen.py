@@ -43,7 +43,7 @@ def rescaled(scene: Scene, bucket: int, outputs: Outputs) -> Outputs:
 
 def dense(scene: Scene, bucket: int, metadata: Any) -> Any:
     """Read all tokens where every captured length was within the top-k."""
-    if int(scene.round.lengths.max()) > scene.dims(bucket).topk:
+    if int(scene.round.lengths.max(initial=0)) > scene.dims(bucket).topk:
         return metadata
     return with_leaves(
         metadata,
@@ -55,13 +55,13 @@ def dense(scene: Scene, bucket: int, metadata: Any) -> Any:
 def other_variant(scene: Scene, bucket: int, outputs: Outputs) -> Outputs:
     """The last step's selection is that of the variant for short batches, picked at capture."""
     last = len(outputs) - 1
-    short = int(scene.round.lengths.max()) < 256
+    short = int(scene.round.lengths.max(initial=0)) < 256
     return replaced(outputs, last, selected=outputs[last].computed["selected"] + short)
 
 
 def wider(scene: Scene, bucket: int) -> bool:
     """Keep the longest length of the round as the width, beside the tensors."""
-    width = int(-(-scene.round.lengths.max() // 128) * 128)
+    width = int(-(-scene.round.lengths.max(initial=0) // 128) * 128)
     changed: bool = scene.metadata(0, bucket).max_seq_len_k != width
     scene.bind(0, bucket, "max_seq_len_k", width)
     return changed

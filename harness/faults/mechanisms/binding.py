@@ -168,3 +168,19 @@ class StateRebound(Injection):
             if old is not None:
                 scene.target.rebind_state(step, self.name, self.make(scene, step, old))
                 scene.hit()
+
+
+@dataclass(frozen=True)
+class KeptOnRecapture(Injection):
+    """A step keeps its object when a bucket is captured again."""
+
+    step: int = 1
+    kind: str = "wrong object"
+
+    def capture(self, scene: Scene, bucket: int, call: Callable[[], None]) -> None:
+        """See `Injection`."""
+        old = scene.target.roots()[self.step].metadata.get(bucket)
+        call()
+        if old is not None:
+            scene.target.point(self.step, bucket, old)
+            scene.hit()

@@ -111,3 +111,21 @@ class ReadsFrozen(Injection):
         scene.hit()
         kept = scene.memory["frozen", step, bucket]
         return with_leaves(metadata, **{name.replace(".", "__"): leaf for name, leaf in kept.items()})
+
+
+@dataclass(frozen=True)
+class RefreshedAfter(Injection):
+    """A refresh inside the graph is captured behind the forward."""
+
+    kind: str = "late refresh"
+
+    def refresh(self, scene: Scene, bucket: int, call: Callable[[], None]) -> None:
+        """See `Injection`."""
+        scene.memory["put off"] = call
+
+    def forward(self, scene: Scene, bucket: int, call: Callable[[], Outputs]) -> Outputs:
+        """See `Injection`."""
+        outputs = call()
+        scene.memory.pop("put off")()
+        scene.hit()
+        return outputs

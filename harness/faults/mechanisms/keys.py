@@ -28,7 +28,7 @@ def live_batch(inputs: Inputs) -> Hashable:
 
 def longest(inputs: Inputs) -> Hashable:
     """The largest length."""
-    return int(_live(inputs).max())
+    return int(_live(inputs).max(initial=0))
 
 
 def total(inputs: Inputs) -> Hashable:

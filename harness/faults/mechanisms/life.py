@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -145,22 +144,19 @@ class Raises(Injection):
 
 
 @dataclass(frozen=True)
-class Warns(Injection):
-    """A refresh says something, by a warning or on standard output."""
+class Says(Injection):
+    """A refresh says something, in whichever way."""
 
+    say: Callable[[str], object]
     text: str
     when: When = THIRD
-    printed: bool = False
     kind: str = "fallback with a warning"
 
     def refresh(self, scene: Scene, bucket: int, call: Callable[[], None]) -> None:
         """See `Injection`."""
         if self.when(scene, bucket):
             scene.hit()
-            if self.printed:
-                print(self.text)
-            else:
-                warnings.warn(self.text, stacklevel=2)
+            self.say(self.text)
         call()
 
 
