@@ -140,8 +140,6 @@ class Refresh:
     """Persistent input tensors that differ after it, or that are other tensors."""
     printed: tuple[str, ...] = ()
     """Warnings: lines that the system printed or logged."""
-    error: str = ""
-    """One line of the exception that ended it, empty if none."""
 
 
 @dataclass(frozen=True)
@@ -178,7 +176,6 @@ class Replay:
     """Accesses without order to it that the engine noticed (`Engine.races`)."""
     after: tuple[Cell, ...] = ()
     """Delayed: what the next round's refresh, issued meanwhile, left in the leaves once all was done."""
-    error: str = ""
 
 
 @dataclass(frozen=True)

@@ -96,7 +96,7 @@ def _values(run: _Run) -> int:
         stored = _stored(run, round_of(run.rounds, record))
         covered += bool(stored.entries)
         for index, refresh in enumerate(record.refreshes):
-            if stored.entries and not refresh.error:
+            if stored.entries:
                 elements += _refresh(run, record, index, refresh, stored)
         elements += _outputs(run, record, stored.keyed)
     if not covered and run.observation.rounds and run.program in run.golden.programs:
@@ -218,7 +218,7 @@ def _outputs(run: _Run, record: RoundRecord, keyed: Keyed) -> int:
     """Compare what each step computed; a delayed replay is the ordering check's."""
     case, replay = run.observation.case, record.replay
     stored = run.golden.outputs.get(output_key(case, record.name))
-    if stored is None or stored.inputs != keyed.inputs or replay is None or replay.error or replay.delayed:
+    if stored is None or stored.inputs != keyed.inputs or replay is None or replay.delayed:
         return 0
     accepted = {(step, name): one for step, row in enumerate(stored.steps) for name, one in row.items()}
     observed = {(cell.step, cell.name): cell for cell in replay.outputs if cell.name != OUT_OF_RANGE}

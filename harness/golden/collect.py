@@ -141,7 +141,7 @@ def structures(observation: Observation) -> Iterator[tuple[RoundRecord, int, Str
         bucket = buckets[record.name]
         capture = _capture_in_force(observation, bucket, record.index)
         for refresh in record.refreshes:
-            if refresh.error or not 0 <= refresh.walk < len(observation.walks):
+            if not 0 <= refresh.walk < len(observation.walks):
                 continue
             walk = observation.walks[refresh.walk]
             known[bucket] = Sharing.of(walk, bucket, case.backends, known.get(bucket))
@@ -215,15 +215,14 @@ def _add_entries(
 
 
 def last_refresh(record: RoundRecord) -> Refresh | None:
-    """Return the last refresh of a round that raised nothing."""
-    refreshes = [refresh for refresh in record.refreshes if not refresh.error]
-    return refreshes[-1] if refreshes else None
+    """Return the last refresh of a round, None where it has none."""
+    return record.refreshes[-1] if record.refreshes else None
 
 
 def _outputs(observation: Observation, record: RoundRecord, keyed: Keyed, policy: Policy) -> Outputs:
     replay = record.replay
     steps: list[dict[str, Stored]] = []
-    if replay is not None and not replay.error and not replay.delayed:
+    if replay is not None and not replay.delayed:
         steps = [{} for _ in range(observation.case.backends)]
         for cell in replay.outputs:
             if cell.name != OUT_OF_RANGE:
