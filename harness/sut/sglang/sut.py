@@ -12,7 +12,7 @@ import torch
 from harness.case import Case
 from harness.engine.protocol import Engine
 from harness.errors import CaseError, NotDrivable, UsageError
-from harness.fields import COUNTER, Dims
+from harness.fields import COUNTER, Dims, fields_for
 from harness.observation import Expectation
 from harness.oracle import sparse_lengths, visible_lengths
 from harness.probe.leaves import leaf_tensors
@@ -27,7 +27,7 @@ from harness.sut.sglang.loader import Loaded, load
 from harness.sut.sglang.patches import Patches
 from harness.sut.sglang.watch import Watch
 from harness.traffic import build_program
-from harness.types import Kernel, Mode, Path
+from harness.types import Kernel, Mode, Path, Role
 
 POOLED_HEADS = (32, 64)
 """Heads for which SGLang makes pooled schedules on Hopper, real or simulated."""
@@ -93,8 +93,12 @@ class SglangSut:
             if self._dropin is not None:
                 shared.install(self._dropin)
                 patches.callback(shared.uninstall)
-            self._watch.patch(patches)
+            self._wrap(patches)
             yield patches
+
+    def _wrap(self, patches: Patches) -> None:
+        """Wrap what is called, as released or with the drop-in, until the patches are undone."""
+        self._watch.patch(patches)
 
     def facts(self) -> Mapping[str, str]:
         """Return versions, and which parts are real and which stand-ins."""
@@ -145,15 +149,22 @@ class SglangSut:
     def forward(self, bucket: int) -> tuple[StepOutputs, ...]:
         """Read every leaf of every step, after the refresh where that is captured too."""
         if self._in_graph():
-            self._watch.begin()
-            with self._span("refresh"), self._calls():
-                self._owner().init_forward_metadata_in_graph(self._batches[bucket])
-            self._watch.evidence.in_graph = True
+            self._refresh_in_graph(bucket)
         outputs = []
-        for step, backend in enumerate(self._backends):
+        for step in range(self.steps):
             with self._span("forward", step):
-                outputs.append(self._consumer.read(leaf_tensors(backend.forward_metadata), bucket))
+                outputs.append(self._consumer.read(leaf_tensors(self._read_by(step, bucket)), bucket))
         return tuple(outputs)
+
+    def _refresh_in_graph(self, bucket: int) -> None:
+        self._watch.begin()
+        with self._span("refresh"), self._calls():
+            self._owner().init_forward_metadata_in_graph(self._batches[bucket])
+        self._watch.evidence.in_graph = True
+
+    def _read_by(self, step: int, bucket: int) -> Any:
+        """Return the metadata object that a step's forward reads: its active one, whatever the bucket."""
+        return self._backends[step].forward_metadata
 
     def refresh(self, bucket: int) -> None:
         """Refresh the bucket's metadata from the staged inputs before a replay."""
@@ -169,6 +180,15 @@ class SglangSut:
             for backend in self._backends:
                 if backend._multi_ctas_kv_counter_buffer is not None:
                     run_attention(backend, patches, rows)
+
+    def pause_and_resume(self) -> None:
+        """See `harness.sut.protocol.Pausable`: init-once leaves and KV counters are never released."""
+        for root in self.roots():
+            for bucket, metadata in root.metadata.items():
+                fields = fields_for(Dims.of(self._case, bucket))
+                for name, tensor in leaf_tensors(metadata).items():
+                    if name in fields and fields[name].role is Role.REFRESHED:
+                        tensor.zero_()
 
     def roots(self) -> tuple[StepRoots, ...]:
         """Return where every step's tensors hang now."""

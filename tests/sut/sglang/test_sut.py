@@ -307,3 +307,20 @@ def test_an_sglang_that_shares_by_itself_is_driven_as_it_is(monkeypatch: pytest.
 def test_an_unknown_way_of_refreshing_is_refused() -> None:
     with pytest.raises(UsageError, match="allowed are direct, staged"):
         make_sut(case(1), Cpu(), Spans(), refresh="lazy")  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("path", [Path.RELEASED, Path.SHARED])
+def test_a_pause_zeroes_what_a_refresh_rewrites_and_a_refresh_makes_it_right_again(path: Path) -> None:
+    of = case(4, path, steps=3)
+    sut = build(of)
+    refreshed(sut, of)
+    places = [root.metadata[of.bucket].real_page_table.data_ptr() for root in sut.roots()]
+    sut.pause_and_resume()
+    for root, place in zip(sut.roots(), places, strict=True):
+        metadata = root.metadata[of.bucket]
+        assert not metadata.real_page_table.any()
+        assert not metadata.kpool_write_plan.req.any()
+        assert metadata.cu_seqlens_q.tolist() == list(range(of.bucket + 1))
+        assert metadata.real_page_table.data_ptr() == place
+    inputs = refreshed(sut, of, 2)
+    assert wrong_leaves(sut, of, inputs) == {}
