@@ -221,7 +221,7 @@ class _Run:
         truth = self._round_truth(round_)
         references = self._ask_references(round_, truth)
         in_graph = self.case.path is Path.SHARED_IN_GRAPH
-        audit = self.probes and index in self._audited()
+        audit = self.probes and self._audited(index)
         refreshes: list[Refresh] = []
         replay: Replay | None = None
         before: Before | None = None
@@ -246,10 +246,13 @@ class _Run:
                 self._route = self.sut.route()
         return RoundRecord(index, round_.name, tuple(refreshes), replay, skipped, recaptured)
 
-    def _audited(self) -> set[int]:
-        """Rounds refreshed twice, under two sentinels: each bucket's first, and the last."""
-        names = [round_.bucket for round_ in self.program.rounds]
-        return {names.index(bucket) for bucket in set(names)} | {len(names) - 1}
+    def _audited(self, index: int) -> bool:
+        """Whether a round is refreshed twice, under two sentinels: the first of the case's bucket.
+
+        The other rounds take the sentinels in turn.
+        """
+        buckets = [round_.bucket for round_ in self.program.rounds[: index + 1]]
+        return buckets[-1] == self.case.bucket and buckets.count(self.case.bucket) == 1
 
     def _ask_references(self, round_: Round, truth: RoundTruth) -> References:
         """Ask the system for the right values, by name, of leaves that have no formula."""
