@@ -91,13 +91,27 @@ def base_of(identity: str) -> str:
     return found[1] + found[2]
 
 
+def place(fault: Fault) -> tuple[object, ...]:
+    """Return what faults are sorted by: class, public entries before mutants of our own, number, letter."""
+    found = IDENTITY.fullmatch(fault.id)
+    if found is None:
+        raise ValueError(f"{fault.id!r} is no id of the catalogue")
+    return fault.cls, fault.id[0] != fault.cls, int(found[2]), found[3]
+
+
+def systems() -> dict[str, ModuleType]:
+    """Return the systems that have a part, with its module."""
+    there = {name: module for name, module in SYSTEMS.items() if importlib.util.find_spec(module)}
+    found = {name: importlib.import_module(module) for name, module in there.items()}
+    return {name: module for name, module in found.items() if hasattr(module, "ENTRIES")}
+
+
 def part(system: str) -> ModuleType:
     """Return the module with a system's part. Raises UsageError where there is none."""
-    name = SYSTEMS.get(system)
-    if name is None or importlib.util.find_spec(name) is None:
-        there = ", ".join(key for key, module in SYSTEMS.items() if importlib.util.find_spec(module))
-        raise UsageError(f"--sut {system}: no faults are known for it; there are some for {there}")
-    return importlib.import_module(name)
+    there = systems()
+    if system not in there:
+        raise UsageError(f"--sut {system}: no faults are known for it; there are some for {', '.join(there)}")
+    return there[system]
 
 
 def entries(system: str) -> tuple[Entry, ...]:

@@ -1,6 +1,6 @@
 """The embedded system's part of the catalogue."""
 
-from harness.faults.catalogue import Entry
+from harness.faults.catalogue import Entry, place
 from harness.faults.embedded import (
     addresses,
     derived,
@@ -33,6 +33,6 @@ FAULTS = (
     *variants.FAULTS,
 )
 ENTRIES: tuple[Entry, ...] = (
-    *sorted(FAULTS, key=lambda fault: (fault.cls, fault.id[0] == "X")),
+    *sorted(FAULTS, key=place),
     *harmless.CHANGES,
 )

@@ -66,8 +66,8 @@ class OwnObject(Injection):
     """A step has a metadata object of its own where it should share step 0's."""
 
     step: int = 1
-    buckets: tuple[int, ...] = (0, -1)
-    """Ranks among the captured buckets: 0 the smallest, -1 the largest."""
+    main: bool | None = None
+    """In the case's own bucket only, in the others only; None: in all."""
     nested: str = ""
     """Only this nested object is its own; empty: every leaf."""
     cloned: bool = True
@@ -79,7 +79,7 @@ class OwnObject(Injection):
     def capture(self, scene: Scene, bucket: int, call: Callable[[], None]) -> None:
         """See `Injection`."""
         call()
-        if bucket in {scene.buckets[rank] for rank in self.buckets if -len(scene.buckets) <= rank}:
+        if self.main in (None, bucket == scene.case.bucket):
             shared = scene.metadata(0, bucket)
             if self.nested:
                 own = dataclasses.replace(
