@@ -62,6 +62,7 @@ def curves(points: Sequence[Document], key: str, what: str) -> Iterator[tuple[st
 
 def _draw(document: Document, points: Sequence[Document], key: str, label: str, file: Path) -> Path:
     from matplotlib.figure import Figure
+    from matplotlib.ticker import FuncFormatter
 
     figure = Figure(figsize=(14, 4.6), layout="constrained")
     panels = figure.subplots(1, len(PANELS))
@@ -69,10 +70,11 @@ def _draw(document: Document, points: Sequence[Document], key: str, label: str, 
         for name, xs, ys in curves(points, key, what):
             style = "--" if name.startswith("sglang") else "-" if "fused" not in name else "-."
             panel.plot(xs, ys, style, marker="o", markersize=3, label=name)
-        panel.set(xlabel=label, ylabel=title)
-        panel.set_yscale("log")
-        if key != "steps":
-            panel.set_xscale("log", base=2)
+        panel.set(xlabel=label, ylabel=title, yscale="log", xscale="linear" if key == "steps" else "log")
+        panel.set_xticks([point[key] for point in points], [str(point[key]) for point in points], rotation=30)
+        panel.set_xticks([], minor=True)
+        for axis in (panel.yaxis.set_major_formatter, panel.yaxis.set_minor_formatter):
+            axis(FuncFormatter(lambda value, _: f"{value:g}"))
         panel.grid(alpha=0.3)
     first = points[0]
     others = ", ".join(f"{name} {first[name]}" for name in FIXED if name != key)
