@@ -30,6 +30,7 @@ from harness.pages import guard_page
 from harness.probe.instruments import Instruments, Spans
 from harness.probe.leaves import Look
 from harness.probe.observers import Before
+from harness.probe.said import listening
 from harness.probe.staged import Staged
 from harness.rounds import Captured, Churn, Disturbance, Eager, Program, Round
 from harness.sut.protocol import Pausable, StepOutputs, Sut, SutFactory
@@ -145,13 +146,14 @@ class _Run:
     def _capture(self, capture_round: Round, before_round: int) -> None:
         """Capture one bucket's draft forward, with the capture round's inputs in place."""
         bucket = capture_round.bucket
-        with _system(f"capture of bucket {bucket}"):
+        with _system(f"capture of bucket {bucket}"), listening() as prepared:
             self.sut.stage(self._round_truth(capture_round).inputs)
             self.sut.prepare_capture(bucket)
+        before = self._walk(self._look())
         observer = self._instruments.capture_observer(self.sut, bucket)
         forward = observer.forward if self.probes else lambda: self.sut.forward(bucket)
         try:
-            with _system(f"capture of bucket {bucket}"):
+            with _system(f"capture of bucket {bucket}"), listening() as captured:
                 graph, outputs = self.engine.capture(forward)
         except CaptureError as error:
             self._captures.append(
@@ -162,7 +164,10 @@ class _Run:
         if self.probes:
             walk = self._instruments.walk_captured(self._look(), bucket)
             watched = self._instruments.watched(walk, bucket)
-            self._captures.append(observer.result(watched, walk, before_round))
+            printed = (*prepared, *captured)
+            self._captures.append(
+                observer.result(watched, walk, before_round, before=before, printed=printed)
+            )
         else:
             self._captures.append(Capture(bucket, 0, (), (), before_round=before_round))
 

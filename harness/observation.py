@@ -208,6 +208,10 @@ class Capture:
     error: str = ""
     before_round: int = 0
     """The round that follows: 0 for the first captures, later for recaptures."""
+    walk_before: int = 0
+    """Index of the walk after the bucket's metadata was made and before its forward ran."""
+    printed: tuple[str, ...] = ()
+    """Warnings: lines that the system printed or logged while the metadata was made and captured."""
 
 
 @dataclass(frozen=True)
@@ -225,6 +229,8 @@ class Expectation:
     state_leaves: tuple[str, ...]
     """Backend-owned leaves (bucket 0) that a step of this path may own besides metadata: step 0's
     and, where sharing is off, every step's."""
+    counter_elements: int = 0
+    """Least elements of each step's KV counter; 0 where there is none."""
 
 
 @dataclass(frozen=True)

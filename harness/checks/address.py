@@ -69,13 +69,26 @@ def _compare(captured: Walk, now: Walk, bucket: int, round_name: str, found: Fin
             found.add(
                 "freed", message, subject=name, bucket=where, step=step, round_name=round_name, hint=_REBOUND
             )
+    return len(before) + _hosts(captured, now, bucket, round_name, found)
+
+
+def _hosts(captured: Walk, now: Walk, bucket: int, round_name: str, found: Findings) -> int:
+    """A graph froze the Python values that were there: none of them changes, none comes later."""
     hosts = {(fact.step, fact.name): fact.value for fact in captured.hosts if fact.bucket == bucket}
+    there = {(leaf.step, leaf.bucket, leaf.name) for leaf in captured.leaves}
     for fact in now.hosts:
         old = hosts.get((fact.step, fact.name))
-        if fact.bucket == bucket and old is not None and old != fact.value:
+        key = fact.step, fact.bucket, fact.name
+        if fact.bucket == bucket and old is None and key not in there:
+            message = f"host value {fact.name} of step {fact.step} came after the capture: {fact.value}"
+            found.add(
+                "host_late", message, subject=fact.name, bucket=bucket, step=fact.step,
+                round_name=round_name, hint="the graph was captured without it and never sees it",
+            )  # fmt: skip
+        elif fact.bucket == bucket and old is not None and old != fact.value:
             message = f"host value {fact.name} of step {fact.step} is {fact.value}; the graph froze {old}"
             found.add(
                 "host_value", message, subject=fact.name, bucket=bucket, step=fact.step,
                 round_name=round_name, hint="a graph keeps the Python value of capture",
             )  # fmt: skip
-    return len(before) + len(hosts)
+    return len(hosts)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from math import prod
 
 from harness.checks.subject import Findings, Outcome, Subject
 from harness.fields import COUNTER, Dims, Sharing, fields_for
@@ -28,6 +29,7 @@ def check(subject: Subject) -> Outcome:
         else:
             _apart(walk, found)
         _counters(walk, found)
+        _counter_sizes(subject, walk, found)
         _overlaps(subject, walk, found)
     facts += _active(subject, found)
     findings, case = found.result(), observation.case
@@ -80,6 +82,20 @@ def _counters(walk: Walk, found: Findings) -> None:
                 " two launches in flight would count in one buffer"
             )
             found.add("counter_shared", message, subject=COUNTER, step=max(one.step, other.step))
+
+
+def _counter_sizes(subject: Subject, walk: Walk, found: Findings) -> None:
+    """Where there are KV counters, every step has one of its own that is large enough."""
+    observation = subject.observation
+    least = observation.expectation.counter_elements
+    if not least:
+        return
+    sizes = {leaf.step: prod(leaf.shape) for leaf in walk.leaves if leaf.name == COUNTER and not leaf.bucket}
+    for step in range(observation.case.backends):
+        if sizes.get(step, 0) < least:
+            message = f"{COUNTER} of step {step} has {sizes.get(step, 0)} elements, {least} are declared"
+            hint = "a launch past its end counts in foreign memory, or in a private buffer that a graph frees"
+            found.add("counter_small", message, subject=COUNTER, step=step, hint=hint)
 
 
 def _overlaps(subject: Subject, walk: Walk, found: Findings) -> None:

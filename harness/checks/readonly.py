@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from harness.checks.subject import Findings, Outcome, Subject
 from harness.fields import COUNTER
-from harness.observation import Walk
+from harness.observation import Capture, Observation
 
 
 def check(subject: Subject) -> Outcome:
-    """Judge writes while captured, bytes before and after each replay, and the leaf sets around it."""
+    """Judge writes and leaf sets while captured, and bytes before and after each replay."""
     observation = subject.observation
     found = subject.findings("readonly")
     facts = 0
@@ -23,6 +23,8 @@ def check(subject: Subject) -> Outcome:
                 "forward_write", message, subject=entry.name, bucket=capture.bucket, step=entry.step,
                 hint="shared metadata is read by every later step: a forward may only read it",
             )  # fmt: skip
+        if not capture.error and observation.walks:
+            facts += _bound(observation, capture, found)
     for record in observation.rounds:
         replay = record.replay
         if replay is None:
@@ -50,31 +52,26 @@ def check(subject: Subject) -> Outcome:
                 "counter_dirty", message, subject=COUNTER, step=step,
                 round_name=record.name, hint="a launch must leave its counter as it found it: zero",
             )  # fmt: skip
-        if not replay.delayed and replay.walk < len(observation.walks):
-            walk = observation.walks[record.refreshes[-1].walk]
-            facts += _bound(walk, observation.walks[replay.walk], record.name, found)
     return Outcome(found.result(), facts)
 
 
-def _bound(before: Walk, after: Walk, round_name: str, found: Findings) -> int:
-    """A forward may bind no attribute: the same leaves and host values before and after a replay."""
-    old = {(leaf.step, leaf.bucket, leaf.name) for leaf in before.leaves}
-    new = {(leaf.step, leaf.bucket, leaf.name) for leaf in after.leaves}
-    for step, bucket, name in sorted(old ^ new):
-        verb = "bound" if (step, bucket, name) in new else "removed"
-        message = f"the forward {verb} {name} of step {step} in round {round_name}"
-        found.add("bound", message, subject=name, bucket=bucket, step=step, round_name=round_name)
+def _bound(observation: Observation, capture: Capture, found: Findings) -> int:
+    """A forward may bind no attribute: the same leaves and host values before and after its capture.
+
+    No code of the system runs in a replay, so its capture is where it could.
+    """
+    before, after = observation.walks[capture.walk_before], observation.walks[capture.walk]
+    where = f"while bucket {capture.bucket} was captured"
+    old = {(leaf.step, leaf.bucket, leaf.name): leaf for leaf in before.leaves}
+    new = {(leaf.step, leaf.bucket, leaf.name): leaf for leaf in after.leaves}
+    for step, bucket, name in sorted(key for key in old.keys() | new.keys() if old.get(key) != new.get(key)):
+        verb = "removed" if (step, bucket, name) not in new else "bound"
+        message = f"the forward {verb} {name} of step {step} {where}"
+        found.add("bound", message, subject=name, bucket=bucket, step=step)
     hosts = {(fact.step, fact.bucket, fact.name): fact.value for fact in before.hosts}
     for fact in after.hosts:
-        old_value = hosts.get((fact.step, fact.bucket, fact.name))
-        if old_value != fact.value and (fact.step, fact.bucket, fact.name) not in new | old:
-            message = f"the forward set {fact.name} of step {fact.step} from {old_value} to {fact.value}"
-            found.add(
-                "host_set",
-                message,
-                subject=fact.name,
-                bucket=fact.bucket,
-                step=fact.step,
-                round_name=round_name,
-            )
+        key = fact.step, fact.bucket, fact.name
+        if hosts.get(key) != fact.value and key not in old:
+            message = f"the forward set {fact.name} of step {fact.step} to {fact.value} {where}"
+            found.add("host_set", message, subject=fact.name, bucket=fact.bucket, step=fact.step)
     return len(old)

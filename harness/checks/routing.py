@@ -19,6 +19,13 @@ def check(subject: Subject) -> Outcome:
     for line in observation.problems:
         facts += 1
         found.add("raised", line, hint="the system under test raised: the run ended there")
+    for capture in observation.captures:
+        facts += 1
+        for line in capture.printed:
+            found.add(
+                "printed", f"capture of bucket {capture.bucket} said: {line}", bucket=capture.bucket,
+                hint="a warning in a capture usually means that another path was taken",
+            )  # fmt: skip
     for record in observation.rounds:
         for refresh in record.refreshes:
             facts += 1

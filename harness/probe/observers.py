@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import io
-import warnings
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import AbstractContextManager, contextmanager, redirect_stdout
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, replace
 from itertools import chain
 
@@ -15,6 +13,7 @@ from harness.observation import Capture, Cell, Change, LeafFact, PoisonFact, Ref
 from harness.probe.leaves import Leaves, Look
 from harness.probe.ledger import Ledger, Watched
 from harness.probe.poison import Poison
+from harness.probe.said import listening
 from harness.probe.snapshot import Snapshot, Values, computed_cells
 from harness.sut.protocol import StepOutputs, Sut
 from harness.truth import RoundTruth
@@ -42,15 +41,21 @@ class CaptureObserver:
         with self._recording(self._ledger):
             return self._sut.forward(self._bucket)
 
-    def result(self, watched: Watched, walk: int, before_round: int) -> Capture:
+    def result(
+        self, watched: Watched, walk: int, before_round: int, *, before: int, printed: Sequence[str]
+    ) -> Capture:
         """Return the record of the capture.
 
-        walk: index of the walk after it. watched: the leaves of that walk.
+        walk: index of the walk after it. watched: the leaves of that walk. before: index of the walk between
+        making the bucket's metadata and running the forward. printed: what was said meanwhile.
         """
         inside = self._ledger.entries(watched, within=IN_GRAPH)
         forward = self._ledger.entries(watched, outside=IN_GRAPH)
         spans = tuple(span for span in self._ledger.spans() if span.name not in (IN_GRAPH, FORWARD))
-        return Capture(self._bucket, walk, forward, inside, spans, before_round=before_round)
+        return Capture(
+            self._bucket, walk, forward, inside, spans, before_round=before_round, walk_before=before,
+            printed=tuple(printed),
+        )  # fmt: skip
 
 
 class RefreshObserver:
@@ -79,13 +84,8 @@ class RefreshObserver:
     def watching(self) -> Iterator[None]:
         """Poison, then keep the block's writes, spans, printed lines and warnings."""
         self.poison()
-        text = io.StringIO()
-        with warnings.catch_warnings(record=True) as caught, redirect_stdout(text):
-            warnings.simplefilter("always")
-            with self._recording(self._ledger):
-                yield
-        lines = [line.strip() for line in text.getvalue().splitlines() if line.strip()]
-        self._printed = lines + [f"{one.category.__name__}: {one.message}" for one in caught]
+        with listening() as self._printed, self._recording(self._ledger):
+            yield
 
     def result(self, look: Look, watched: Watched, walk: int) -> Refresh:
         """Return the record of a refresh outside the graph.

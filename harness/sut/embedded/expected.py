@@ -11,6 +11,7 @@ from __future__ import annotations
 from harness.case import Case
 from harness.fields import COUNTER, Dims, Live, Sharing, fields_for, plan_is_written
 from harness.observation import Expectation, LedgerEntry
+from harness.sut.embedded.counter import counter_elements
 from harness.sut.embedded.single import DERIVED_LEAVES
 from harness.sut.embedded.strategies import MULTI_DESTINATIONS
 from harness.types import Kernel, Mode, Path, Role
@@ -46,6 +47,7 @@ def expectation_of(case: Case, bucket: int, *, one_launch: bool = False) -> Expe
         writes=tuple(writes),
         spans={"one_launch": 1} if one_launch else _spans(path, case.backends, dims),
         shared=shared and case.sharing_applies,
+        counter_elements=counter_elements(dims.rows) if dims.kernel is Kernel.TRTLLM else 0,
         state_leaves=_state_leaves(dims, wide=not shared),
     )
 

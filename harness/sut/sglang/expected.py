@@ -18,6 +18,8 @@ from harness.types import Kernel, Mode, Path, Role
 
 MULTI_DESTINATIONS = 3
 """Steps that the multi-destination copy serves."""
+COUNTER_ROWS = 8192
+"""Query rows that a KV counter is for from the start: one element each at the least."""
 COPIED_PLAN = "topk_v2_plan"
 """The plan that is built in a temporary and copied; the KPool plans are filled in place."""
 FORGOTTEN = ("paged_mqa_schedule_metadata", COPIED_PLAN)
@@ -59,6 +61,7 @@ def expectation(
         writes=tuple(writes),
         spans=spans,
         shared=shared and case.sharing_applies,
+        counter_elements=max(COUNTER_ROWS, dims.rows) if dims.kernel is Kernel.TRTLLM else 0,
         state_leaves=_state_leaves(dims, shared=shared and case.sharing_applies),
     )
 
