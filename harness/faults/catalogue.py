@@ -99,19 +99,17 @@ def place(fault: Fault) -> tuple[object, ...]:
     return fault.cls, fault.id[0] != fault.cls, int(found[2]), found[3]
 
 
-def systems() -> dict[str, ModuleType]:
-    """Return the systems that have a part, with its module."""
-    there = {name: module for name, module in SYSTEMS.items() if importlib.util.find_spec(module)}
-    found = {name: importlib.import_module(module) for name, module in there.items()}
-    return {name: module for name, module in found.items() if hasattr(module, "ENTRIES")}
+def systems() -> tuple[str, ...]:
+    """Return the systems that have a part."""
+    return tuple(name for name, module in SYSTEMS.items() if importlib.util.find_spec(module))
 
 
 def part(system: str) -> ModuleType:
     """Return the module with a system's part. Raises UsageError where there is none."""
-    there = systems()
-    if system not in there:
-        raise UsageError(f"--sut {system}: no faults are known for it; there are some for {', '.join(there)}")
-    return there[system]
+    if system not in systems():
+        there = ", ".join(systems())
+        raise UsageError(f"--sut {system}: no faults are known for it; there are some for {there}")
+    return importlib.import_module(SYSTEMS[system])
 
 
 def entries(system: str) -> tuple[Entry, ...]:

@@ -16,6 +16,7 @@ from harness.fields import Dims
 from harness.probe.leaves import leaf_tensors
 from harness.rounds import Inputs
 from harness.sut.protocol import SpanRecorder, StepOutputs, Sut
+from harness.traffic import other_bucket
 from harness.types import Path
 
 T = TypeVar("T")
@@ -115,6 +116,11 @@ class Scene:
         """The staged round; there is one whenever a system is captured or refreshed."""
         assert self.inputs is not None
         return self.inputs
+
+    @property
+    def planned(self) -> tuple[int, ...]:
+        """Buckets that the case's program captures, ascending."""
+        return tuple(sorted({self.case.bucket, other_bucket(self.case)} - {0}))
 
     def dims(self, bucket: int) -> Dims:
         """Return the dimensions of a bucket's metadata."""

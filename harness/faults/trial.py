@@ -113,7 +113,7 @@ class Laboratory:
         observation, result = self.run(entry, case, trace)
         findings = [finding for finding in result.findings if not finding.known]
         spoke = _spoke(observation, findings)
-        first = min(spoke, key=lambda name: (spoke[name], ORDER[name]), default="")
+        first = min(spoke, key=lambda name: (spoke[name], ORDER.get(name, len(ORDER))), default="")
         return Tried(
             id=entry.id,
             cls=entry.cls,

@@ -2,6 +2,7 @@
 
 from io import StringIO
 
+import pytest
 from rich.console import Console
 
 from harness.checks.registry import CHECKS
@@ -44,6 +45,13 @@ def test_trials_come_in_the_catalogues_order() -> None:
     assert [one.id for one in KILLS.tried] == ["A1", "A2", "B1", "B2", "Y1"]
     assert [one.id for one in KILLS.harmless] == ["Y1"]
     assert [one.id for one in KILLS.bad] == ["B1", "B2"]
+
+
+@pytest.mark.parametrize("fate", list(Fate))
+def test_only_killed_and_clean_are_good(fate: Fate) -> None:
+    expected = "" if fate in (Fate.CLEAN, Fate.FLAGGED) else "freshness"
+    kills = Kills.of([tried("A1", "freshness"), tried("A2", fate=fate, expected=expected)], ["A1", "A2"])
+    assert bool(kills.bad) is (fate not in (Fate.KILLED, Fate.CLEAN))
 
 
 def test_a_check_is_needed_where_it_alone_speaks_as_it_has_to() -> None:

@@ -182,7 +182,7 @@ def test_a_leaf_is_made_otherwise_in_every_bucket() -> None:
 
 
 def test_a_step_has_an_object_of_its_own_in_one_bucket() -> None:
-    hand = Hand(OwnObject(main=False))
+    hand = Hand(OwnObject(buckets=(0,)))
     assert hand.leaf(LENGTH, 1, bucket=4).data_ptr() == hand.leaf(LENGTH, 0, bucket=4).data_ptr()
     own = hand.leaf(LENGTH, 1, bucket=2)
     assert own.data_ptr() != hand.leaf(LENGTH, 0, bucket=2).data_ptr()

@@ -218,7 +218,7 @@ FAULTS = (
         letter="H",
         text="A step aliases step 0 in the larger bucket and keeps an object of its own in the smaller.",
         case=at(),
-        injection=OwnObject(main=False, again=True),
+        injection=OwnObject(buckets=(0,), again=True),
         expected="aliasing",
     ),
     Fault(

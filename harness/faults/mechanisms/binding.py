@@ -66,8 +66,8 @@ class OwnObject(Injection):
     """A step has a metadata object of its own where it should share step 0's."""
 
     step: int = 1
-    main: bool | None = None
-    """In the case's own bucket only, in the others only; None: in all."""
+    buckets: tuple[int, ...] = (0, -1)
+    """Ranks among the buckets that the case captures: 0 the smallest, -1 the largest."""
     nested: str = ""
     """Only this nested object is its own; empty: every leaf."""
     cloned: bool = True
@@ -79,7 +79,7 @@ class OwnObject(Injection):
     def capture(self, scene: Scene, bucket: int, call: Callable[[], None]) -> None:
         """See `Injection`."""
         call()
-        if self.main in (None, bucket == scene.case.bucket):
+        if bucket in {scene.planned[rank] for rank in self.buckets}:
             shared = scene.metadata(0, bucket)
             if self.nested:
                 own = dataclasses.replace(
