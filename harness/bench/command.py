@@ -40,7 +40,11 @@ _FOLDER = click.Path(path_type=FilePath)
     "--width", "widths", type=click.IntRange(min=64), multiple=True, default=(131072,), show_default=True,
     help="Columns of the request table, W.",
 )  # fmt: skip
-@click.option("--growth", is_flag=True, help="Sweep S, bs and W through the first point, too.")
+@click.option(
+    "--growth",
+    is_flag=True,
+    help="Sweep S, bs and W through the first point, too, without the copying paths.",
+)
 @click.option(
     "--turns",
     type=click.IntRange(min=1),
@@ -80,12 +84,11 @@ def gpu(
     if json_file is not None:
         jsonreport.check_writable(json_file)
     known = settings.models_of(locate.cases_dir(cases_dir), models)
-    points = settings.points(
-        list(known.values()), [one == "on" for one in fusion], steps, buckets, widths, growth=growth
-    )
+    points = settings.points(list(known.values()), [one == "on" for one in fusion], steps, buckets, widths)
     request = measuring.Request(
         models=known,
         points=points,
+        swept=settings.sweeps(points[0]) if growth else (),
         systems=tuple(dict.fromkeys(suts)),
         paths=tuple(Path(path) for path in paths),
         effort=settings.Effort(rounds=turns),

@@ -34,6 +34,8 @@ if TYPE_CHECKING:
 PACKAGES = ("torch", "triton", "numpy")
 LEAST_STEPS = {Path.SIBLING_COPY: 2, Path.MULTI_DESTINATION_COPY: 3}
 """Draft steps below which a path is another one."""
+SWEPT_PATHS = (Path.INDEPENDENT, Path.RELEASED, Path.SHARED, Path.SHARED_IN_GRAPH)
+"""Paths whose growth is measured."""
 ONE = "one small kernel"
 
 
@@ -43,6 +45,8 @@ class Request:
 
     models: Mapping[str, Model]
     points: tuple[Point, ...]
+    swept: tuple[Point, ...] = ()
+    """Measured as well, on `SWEPT_PATHS` only."""
     systems: tuple[str, ...] = (EMBEDDED, FUSED)
     paths: tuple[Path, ...] = ()
     """Empty: all that a system has."""
@@ -70,8 +74,9 @@ def run(request: Request, say: Callable[[str], None]) -> Report:
     meter = CudaMeter()
     launches = {NOTHING: _nothing, ONE: meter.launch_one, **triton_launches(engine.device)}
     measured = []
-    for number, point in enumerate(request.points, start=1):
-        say(f"{number} of {len(request.points)}: {point}")
+    points = tuple(dict.fromkeys((*request.points, *request.swept)))
+    for number, point in enumerate(points, start=1):
+        say(f"{number} of {len(points)}: {point}")
         with _memory_returned():
             model = request.models[point.model]
             case = case_at(point, model, EMBEDDED, Path.SHARED)
@@ -102,7 +107,8 @@ def _subjects(
     model = request.models[point.model]
     for system in request.systems:
         for path in PATHS[system]:
-            chosen = not request.paths or path in request.paths
+            chosen = path in (request.paths or PATHS[system])
+            chosen &= point in request.points or path in SWEPT_PATHS
             if not chosen or point.steps - 1 < LEAST_STEPS.get(path, 1):
                 continue
             if system == SGLANG and loaded is not None:

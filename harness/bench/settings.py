@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import product
 from pathlib import Path as FilePath
@@ -91,20 +91,15 @@ def points(
     steps: Sequence[int],
     buckets: Sequence[int],
     widths: Sequence[int],
-    *,
-    growth: bool,
 ) -> tuple[Point, ...]:
-    """Return the cross product and, with `growth`, sweeps of S, bs and W through the first of it.
+    """Return the cross product; where fusion does not apply (P = 1) it is off.
 
-    Where fusion does not apply (P = 1) it is off. Raises UsageError for a width that is no multiple of a
-    model's page.
+    Raises UsageError for a width that is no multiple of a model's page.
     """
     chosen = [
         Point(model.name, model.index_kpool, on and model.index_kpool > 1, S, bucket, width)
         for model, on, S, bucket, width in product(models, fusion, steps, buckets, widths)
     ]
-    if growth:
-        chosen += _sweeps(chosen[0])
     page_tokens = {model.name: model.page_tokens for model in models}
     for point in chosen:
         if point.width % page_tokens[point.model]:
@@ -114,10 +109,12 @@ def points(
     return tuple(dict.fromkeys(chosen))
 
 
-def _sweeps(point: Point) -> Iterator[Point]:
-    yield from (replace(point, steps=S) for S in SWEPT_STEPS)
-    yield from (replace(point, bucket=bucket) for bucket in SWEPT_BUCKETS)
-    yield from (replace(point, width=width) for width in SWEPT_WIDTHS)
+def sweeps(point: Point) -> tuple[Point, ...]:
+    """Return points that differ from one in S, in bs or in W."""
+    steps = [replace(point, steps=S) for S in SWEPT_STEPS]
+    buckets = [replace(point, bucket=bucket) for bucket in SWEPT_BUCKETS]
+    widths = [replace(point, width=width) for width in SWEPT_WIDTHS]
+    return tuple(one for one in (*steps, *buckets, *widths) if one != point)
 
 
 def case_at(point: Point, model: Model, sut: str, path: Path) -> Case:

@@ -34,13 +34,14 @@ def test_flags_become_a_request_and_figures_a_file(
     file = tmp_path / "out.json"
     flags = ["--sut", "embedded-fused", "--sut", "sglang", "--path", "shared", "--model", "glm-5.3-flash"]
     flags += ["--fusion", "off", "--fusion", "on", "--steps", "3", "--bucket", "2", "--width", "1024"]
-    assert main(["bench", "gpu", *flags, "--turns", "3", "--json", str(file)]) == 0
+    assert main(["bench", "gpu", *flags, "--growth", "--turns", "3", "--json", str(file)]) == 0
     (request,) = asked
     assert request.systems == ("embedded-fused", "sglang")
     assert request.paths == (RefreshPath.SHARED,)
     assert [(one.fusion, one.steps, one.bucket, one.width) for one in request.points] == [
         (False, 3, 2, 1024), (True, 3, 2, 1024),
     ]  # fmt: skip
+    assert {one.steps for one in request.swept} >= {2, 8}
     assert request.effort.rounds == 3
     assert len(json.loads(file.read_text())["points"]) == 3
     assert "embedded-fused shared" in capsys.readouterr().out

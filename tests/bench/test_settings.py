@@ -17,6 +17,7 @@ from harness.bench.settings import (
     inputs_at,
     models_of,
     points,
+    sweeps,
 )
 from harness.errors import UsageError
 from harness.types import Mode, Path
@@ -34,14 +35,14 @@ def test_one_model_for_each_pool_size_unless_named() -> None:
 
 
 def test_fusion_that_does_not_apply_makes_no_point_of_its_own() -> None:
-    chosen = points(list(BOTH.values()), [True, False], [5], [4], [131072], growth=False)
+    chosen = points(list(BOTH.values()), [True, False], [5], [4], [131072])
     assert [(point.pool, point.fusion) for point in chosen] == [(4, True), (4, False), (1, False)]
 
 
-def test_growth_sweeps_one_size_at_a_time_through_the_first_point() -> None:
-    chosen = points(list(POOLED.values()), [True], [5], [4, 32], [131072], growth=True)
+def test_sweeps_go_through_a_point_one_size_at_a_time() -> None:
+    (first,) = points(list(POOLED.values()), [True], [5], [4], [131072])
+    chosen = (first, *sweeps(first))
     assert len(chosen) == len(set(chosen))
-    first = chosen[0]
     for name, values in (("steps", SWEPT_STEPS), ("bucket", SWEPT_BUCKETS), ("width", SWEPT_WIDTHS)):
         others = [other for other in ("steps", "bucket", "width") if other != name]
         alike = [p for p in chosen if all(getattr(p, o) == getattr(first, o) for o in others)]
@@ -50,7 +51,7 @@ def test_growth_sweeps_one_size_at_a_time_through_the_first_point() -> None:
 
 def test_a_width_that_is_no_multiple_of_a_page_is_refused() -> None:
     with pytest.raises(UsageError, match=r"--width 64 is not a multiple of 256, glm-5\.3-flash's page"):
-        points(list(POOLED.values()), [True], [5], [4], [64], growth=False)
+        points(list(POOLED.values()), [True], [5], [4], [64])
 
 
 @pytest.mark.parametrize("bucket", [1, 4, 7, 32])
