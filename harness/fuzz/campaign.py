@@ -37,7 +37,7 @@ class Limits:
     """How far a run goes."""
 
     seconds: float
-    """Until no new example is begun."""
+    """Until no new example is begun; one is, however short the time."""
     sequences: int = sys.maxsize
     """After which none is begun either."""
     steps: int = 14
@@ -225,7 +225,8 @@ class Campaign:
 
     def _done(self) -> bool:
         begun = self._tally.sequences + self._tally.skipped.total()
-        return self._seconds() >= self._limits.seconds or begun >= self._limits.sequences
+        late = begun > 0 and self._seconds() >= self._limits.seconds
+        return late or begun >= self._limits.sequences
 
     def _seconds(self) -> float:
         return time.monotonic() - self._start

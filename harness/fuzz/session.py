@@ -114,7 +114,8 @@ class Session:
 def fuzz(options: FuzzOptions, say: Say) -> Session:
     """Fuzz until the time is up or something is found; `say` gets a line every ten seconds.
 
-    A sequence that was found is kept in the database's folder. Raises Interrupted on Ctrl-C.
+    A sequence that was found is kept in the database's folder. Raises Interrupted on Ctrl-C, UsageError
+    where no sequence could be run.
     """
     bench, space = prepare(options)
     chosen = secrets.randbelow(1 << 32) if options.seed is None else options.seed
@@ -133,6 +134,9 @@ def fuzz(options: FuzzOptions, say: Say) -> Session:
             outcome = campaign.run()
     except KeyboardInterrupt:
         raise Interrupted(f"interrupted: {progress.last}, seed {chosen}") from None
+    if not outcome.tally.sequences:
+        reason = next(iter(outcome.tally.skipped), "nothing was drawn")
+        raise UsageError(f"no sequence could be run: {reason}")
     file = None if outcome.found is None else _keep(options.database, outcome.found.trial.sequence)
     return Session(outcome, space.count, file, "" if file is None else _again(file, options))
 
