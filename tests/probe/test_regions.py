@@ -27,8 +27,8 @@ def test_reuse_of_an_address_is_a_new_region() -> None:
     regions = Regions()
     addresses: dict[int, int] = {}
     reused = 0
-    for _ in range(200):
-        tensor = torch.zeros(4096)
+    for turn in range(400):
+        tensor = torch.zeros(64 << turn % 4 * 4)  # one of these sizes comes from a list of free blocks
         region, base = regions.locate(tensor)
         reused += tensor.data_ptr() in addresses
         assert base == 0
