@@ -95,13 +95,14 @@ def gpu(
         version=version,
     )
     progress = terminal.make_console(stderr=True)
-    report = measuring.run(request, lambda line: progress.print(line, soft_wrap=True))
-    document = report.document()
-    if json_file is not None:
-        jsonreport.write(json_file, document)
+    report = None
+    for report in measuring.run(request, lambda line: progress.print(line, soft_wrap=True)):
+        if json_file is not None:  # after every point, so that a run that is stopped leaves its figures
+            jsonreport.write(json_file, report.document())
+    assert report is not None
     table.render(terminal.make_console(), report)
     if plots is not None:
-        for file in plotting.draw(document, plots):
+        for file in plotting.draw(report.document(), plots):
             click.echo(f"drew {file}")
     return 0
 

@@ -55,10 +55,11 @@ class Request:
     """Release of SGLang; empty: whichever is found first."""
 
 
-def run(request: Request, say: Callable[[str], None]) -> Report:
-    """Measure on the current CUDA device; `say` gets a line per point.
+def run(request: Request, say: Callable[[str], None]) -> Iterator[Report]:
+    """Measure on the current CUDA device; yield all figures so far after each point.
 
-    Raises UsageError without a CUDA device, for an unknown system, or where SGLang is asked for and absent.
+    `say` gets a line before each point. Raises UsageError without a CUDA device, for an unknown system, or
+    where SGLang is asked for and absent.
     """
     unknown = [system for system in request.systems if system not in PATHS]
     if unknown:
@@ -73,7 +74,14 @@ def run(request: Request, say: Callable[[str], None]) -> Report:
         loaded = load(request.version or None, engine.device)
     meter = CudaMeter()
     launches = {NOTHING: _nothing, ONE: meter.launch_one, **triton_launches(engine.device)}
-    measured = []
+    report = Report(
+        what="replay-harness bench gpu",
+        date=datetime.date.today().isoformat(),
+        device=_device(engine.device),
+        software=_software(loaded),
+        effort=request.effort,
+        measured=(),
+    )
     points = tuple(dict.fromkeys((*request.points, *request.swept)))
     for number, point in enumerate(points, start=1):
         say(f"{number} of {len(points)}: {point}")
@@ -84,16 +92,10 @@ def run(request: Request, say: Callable[[str], None]) -> Report:
             staging = Staging(inputs_at(case, [1] * point.bucket), inputs)
             subjects = tuple(_subjects(request, point, staging, engine, meter, loaded))
             dims = Dims.of(case, point.bucket)
-            measured.append(measure(point, dims, inputs, subjects, launches, meter, request.effort))
+            one = measure(point, dims, inputs, subjects, launches, meter, request.effort)
             del subjects
-    return Report(
-        what="replay-harness bench gpu",
-        date=datetime.date.today().isoformat(),
-        device=_device(engine.device),
-        software=_software(loaded),
-        effort=request.effort,
-        measured=tuple(measured),
-    )
+        report = replace(report, measured=(*report.measured, one))
+        yield report
 
 
 def _subjects(

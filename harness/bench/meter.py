@@ -71,6 +71,7 @@ class CudaMeter:
         self._begin, self._end = event(enable_timing=True), event(enable_timing=True)
         self._before = self.capture(self.launch_one)
         self._after = self.capture(self.launch_one)
+        self.activities(self.launch_one)  # the first profile of a process also shows its own set-up
 
     def launch_one(self) -> None:
         """Launch one small kernel."""

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 import torch
 
 from harness.bench import gpu
+from harness.bench.figures import Report
 from harness.cli import main
 from harness.types import Path as RefreshPath
 from tests.bench.support import measured, point, report
@@ -26,12 +28,15 @@ def test_flags_become_a_request_and_figures_a_file(
 ) -> None:
     asked: list[gpu.Request] = []
 
-    def run(request: gpu.Request, say: object) -> object:
+    def run(request: gpu.Request, say: object) -> Iterator[Report]:
         asked.append(request)
-        return report(*(measured(point(steps=S)) for S in (3, 4, 5)))
+        points = [measured(point(steps=S)) for S in (3, 4, 5)]
+        for count in (1, 2, 3):
+            assert file.exists() == (count > 1)
+            yield report(*points[:count])
 
-    monkeypatch.setattr(gpu, "run", run)
     file = tmp_path / "out.json"
+    monkeypatch.setattr(gpu, "run", run)
     flags = ["--sut", "embedded-fused", "--sut", "sglang", "--path", "shared", "--model", "glm-5.3-flash"]
     flags += ["--fusion", "off", "--fusion", "on", "--steps", "3", "--bucket", "2", "--width", "1024"]
     assert main(["bench", "gpu", *flags, "--growth", "--turns", "3", "--json", str(file)]) == 0

@@ -106,7 +106,7 @@ def test_an_unknown_system_is_refused_in_one_line() -> None:
     with pytest.raises(
         UsageError, match="bench gpu measures embedded, embedded-fused, sglang; there is no vllm"
     ):
-        run(Request(MODELS, (), systems=("vllm",)), print)
+        next(run(Request(MODELS, (), systems=("vllm",)), print))
 
 
 @pytest.mark.sglang
