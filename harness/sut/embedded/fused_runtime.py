@@ -25,13 +25,17 @@ Run = Callable[[], None]
 
 
 def load_kernel(device: torch.device) -> Any:
-    """Return the kernel `fused_kernel.refresh` for a device.
+    """Return the kernel `fused_kernel.refresh` for a device; raises as `load` does."""
+    return load(KERNEL, "refresh", device)
+
+
+def load(module: str, name: str, device: torch.device) -> Any:
+    """Return a kernel of a module that holds Triton functions, compiled for a GPU or interpreted on a CPU.
 
     Raises UsageError where Triton is not installed, or was imported for the other kind of device.
     """
     interpreted = device.type != "cuda"
-    module = sys.modules.get(KERNEL) or _import(interpreted)
-    kernel = vars(module)["refresh"]
+    kernel = vars(sys.modules.get(module) or _import(module, interpreted))[name]
     if is_interpreted(kernel) != interpreted or is_interpreted(_language().cdiv) != interpreted:
         raise UsageError(
             f"triton was imported {'without' if interpreted else 'with'} its interpreter in this process "
@@ -54,10 +58,10 @@ def _language() -> Any:
     return importlib.import_module("triton.language.standard")
 
 
-def _import(interpreted: bool) -> ModuleType:
+def _import(module: str, interpreted: bool) -> ModuleType:
     try:
         with _switched(interpreted):
-            return importlib.import_module(KERNEL)
+            return importlib.import_module(module)
     except ModuleNotFoundError as error:
         if error.name is None or error.name.partition(".")[0] != "triton":
             raise
