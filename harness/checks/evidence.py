@@ -25,6 +25,7 @@ def check(subject: Subject) -> Outcome:
     facts += _judged(subject, found)
     facts += _inputs(subject, found)
     facts += _plans(subject, found)
+    facts += _references(subject, found)
     facts += _pauses(subject, found)
     facts += _replays(subject, found)
     return Outcome(found.result(), facts)
@@ -111,6 +112,18 @@ def _plans(subject: Subject, found: Findings) -> int:
             message = f"{name} never held a row: lengths stayed below the threshold"
             found.add("plan_empty", message, subject=name, hint=_WEAK)
     return facts
+
+
+def _references(subject: Subject, found: Findings) -> int:
+    """What has no formula changes from round to round, too: else a stale one could not be told."""
+    seen: dict[str, set[str]] = {}
+    for key, digest in subject.observation.references.items():
+        seen.setdefault(key.rpartition("/")[2], set()).add(digest)
+    for name, values in sorted(seen.items()):
+        if len(values) == 1:
+            message = f"the reference of {name} is the same in every round: a stale one could not be told"
+            found.add("reference_constant", message, subject=name, hint=_WEAK)
+    return len(seen)
 
 
 def _pauses(subject: Subject, found: Findings) -> int:
