@@ -33,7 +33,7 @@ class Reducer:
 
     def reduce(self, sequence: Sequence) -> Sequence:
         """Return the smallest sequence found that still shows the fault."""
-        passes = (_without_operations, _simpler_setting, _smaller_batches, _shorter_lengths)
+        passes = (_ended, _without_operations, _simpler_setting, _smaller_batches, _shorter_lengths)
         changed = True
         while changed and self.runs < self.most_runs:
             changed = False
@@ -76,6 +76,12 @@ def size_of(sequence: Sequence) -> tuple[int, ...]:
 
 def _with_operations(sequence: Sequence, operations: tuple[Operation, ...]) -> Sequence:
     return msgspec.structs.replace(sequence, operations=operations)
+
+
+def _ended(sequence: Sequence, models: Mapping[str, Model]) -> Iterator[Sequence]:
+    """End it sooner: what comes after the fault shows is of no use."""
+    for length in _less(len(sequence.operations), 1):
+        yield _with_operations(sequence, sequence.operations[:length])
 
 
 def _without_operations(sequence: Sequence, models: Mapping[str, Model]) -> Iterator[Sequence]:
