@@ -75,7 +75,7 @@ FAULTS = (
     Fault(
         id="B4",
         text="The top-k plan is scratch of one call: the next one lies elsewhere, the old one is freed.",
-        case=at(),
+        case=at(model=P1),
         injection=Rebound("topk_v2_plan", Nth(5), free=True, before=True),
         expected="address",
     ),
@@ -96,7 +96,7 @@ FAULTS = (
     Fault(
         id="B9",
         text="Capturing one bucket again frees the workspace of the other buckets' graphs.",
-        case=at(drill=Drill.RECAPTURE),
+        case=at(model=P1, drill=Drill.RECAPTURE),
         injection=AtCapture(drop_the_others, FREED),
         expected="address",
     ),
@@ -125,14 +125,14 @@ FAULTS = (
     Fault(
         id="B15",
         text="Prefix sums are created by every refresh while the graph reads the first ones' address.",
-        case=at(Path.INDEPENDENT, drill=Drill.CHURN),
+        case=at(Path.INDEPENDENT, P1, drill=Drill.CHURN),
         injection=Rebound("dsa_cu_seqlens_k", ALWAYS, free=True, before=True),
         expected="address",
     ),
     Fault(
         id="B15b",
         text="The wide page table is made anew when its bucket is captured again.",
-        case=at(Path.INDEPENDENT, drill=Drill.RECAPTURE),
+        case=at(Path.INDEPENDENT, P1, drill=Drill.RECAPTURE),
         injection=StateRebound("page_table", elsewhere, "capture", "rebound leaf"),
         expected="address",
     ),

@@ -24,7 +24,7 @@ FAULTS = (
     Fault(
         id="A1",
         text="The planner returns fresh tensors at every call; the schedule in the graph stays behind.",
-        case=at(),
+        case=at(model=P1),
         injection=Rebound(SCHEDULE, ALWAYS, before=True),
         expected="address",
         also=("freshness", "refresh"),
@@ -124,7 +124,7 @@ FAULTS = (
     Fault(
         id="A9",
         text="The fast path has lost the call that refreshes: every field is the captured one.",
-        case=at(Path.INDEPENDENT),
+        case=at(Path.INDEPENDENT, P1),
         injection=Skipped(ALWAYS),
         expected="freshness",
         also=("refresh",),
@@ -132,7 +132,7 @@ FAULTS = (
     Fault(
         id="A9b",
         text="Only one refresh in three is done.",
-        case=at(),
+        case=at(model=P1),
         injection=Skipped(AllBut(3)),
         expected="freshness",
         also=("refresh",),

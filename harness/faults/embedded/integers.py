@@ -64,7 +64,7 @@ FAULTS = (
     Fault(
         id="E1b",
         text="Token ids lose their last bits on a way through half precision.",
-        case=at(Path.INDEPENDENT),
+        case=at(Path.INDEPENDENT, P1),
         injection=Reading(through_half, NARROW),
         expected="equivalence",
     ),

@@ -140,7 +140,7 @@ FAULTS = (
     Fault(
         id="D7",
         text="Rows of a sliced page table are read as if they followed each other without a gap.",
-        case=at(Path.INDEPENDENT),
+        case=at(Path.INDEPENDENT, P1),
         injection=Rewritten(("real_page_table",), reached(packed), STRIDE),
         expected="equivalence",
     ),
@@ -162,7 +162,7 @@ FAULTS = (
     Fault(
         id="D9b",
         text="Columns that a longer batch needs are not filled, since the batch before was shorter.",
-        case=at(),
+        case=at(model=P1),
         injection=Rewritten(("page_table_1",), rules.first_columns(256), "partial columns"),
         expected="freshness",
         also=("equivalence",),

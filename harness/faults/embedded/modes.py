@@ -94,14 +94,14 @@ FAULTS = (
     Fault(
         id="G6",
         text="The eager fallback beyond the largest bucket needs host lengths that the graph path drops.",
-        case=at(drill=Drill.OVERSIZE),
+        case=at(model=P1, drill=Drill.OVERSIZE),
         injection=Eager(no_mirror, "exception"),
         expected="routing",
     ),
     Fault(
         id="G7",
         text="Lengths come from a host list that another algorithm fills with those of the round before.",
-        case=at(Path.INDEPENDENT),
+        case=at(Path.INDEPENDENT, P1),
         injection=Reading(a_round_late, "late refresh"),
         expected="freshness",
         also=("equivalence",),

@@ -87,7 +87,7 @@ FAULTS = (
     Fault(
         id="I1",
         text="Staging and planning run on a stream of their own that waits for nobody.",
-        case=at(drill=Drill.DELAYED),
+        case=at(model=P1, drill=Drill.DELAYED),
         injection=OtherStream(wait=False),
         expected="ordering",
     ),
@@ -108,7 +108,7 @@ FAULTS = (
     Fault(
         id="I4",
         text="The planner is not ordered before the replay, on the path that copies.",
-        case=at(Path.SIBLING_COPY, drill=Drill.DELAYED),
+        case=at(Path.SIBLING_COPY, P1, drill=Drill.DELAYED),
         injection=OtherStream(wait=False),
         expected="ordering",
     ),
@@ -123,7 +123,7 @@ FAULTS = (
     Fault(
         id="J1",
         text="A readiness tag repeats after four launches, so that one of them is taken for done.",
-        case=at(Path.INDEPENDENT),
+        case=at(Path.INDEPENDENT, P1),
         injection=Skipped(Every(4)),
         expected="freshness",
         also=("refresh",),
@@ -138,7 +138,7 @@ FAULTS = (
     Fault(
         id="J4",
         text="A launch that was aborted leaves the KV counter above zero.",
-        case=at(kernel=Kernel.TRTLLM),
+        case=at(model=P1, kernel=Kernel.TRTLLM),
         injection=Around(aborted, DIRTY, Nth(4), before=True),
         expected="readonly",
     ),
@@ -160,7 +160,7 @@ FAULTS = (
     Fault(
         id="N1b",
         text="The first element of the prefix sums, which no copy writes, comes back with another value.",
-        case=at(Path.SIBLING_COPY),
+        case=at(Path.SIBLING_COPY, P1),
         injection=OnPause(other_offsets, ZEROED),
         expected="equivalence",
         rounds=happening(Pause(), 5),
@@ -168,7 +168,7 @@ FAULTS = (
     Fault(
         id="N1c",
         text="Memory that was released comes back at another address.",
-        case=at(),
+        case=at(model=P1),
         injection=OnPause(elsewhere, "rebound leaf"),
         expected="address",
         rounds=happening(Pause(), 5),
@@ -176,7 +176,7 @@ FAULTS = (
     Fault(
         id="N3",
         text="A pause releases nothing, so that whatever follows it proves nothing.",
-        case=at(),
+        case=at(model=P1),
         injection=OnPause(None, "pause without effect"),
         expected="evidence",
         rounds=happening(Pause(), 5),
@@ -184,7 +184,7 @@ FAULTS = (
     Fault(
         id="P6",
         text="A bucket is looked up under another type than it is stored: exact sizes are made anew.",
-        case=at(),
+        case=at(model=P1),
         injection=Around(not_found, "lookup that misses", before=True),
         expected="address",
     ),

@@ -175,7 +175,7 @@ FAULTS = (
     Fault(
         id="F10",
         text="NaN of padded rows gets into live rows through a sum over all rows.",
-        case=at(drill=Drill.PADDED),
+        case=at(model=P1, drill=Drill.PADDED),
         injection=Computed(nan_from_padding),
         expected="output",
     ),

@@ -275,15 +275,14 @@ FAULTS = (
     Fault(
         id="B1c",
         text="KV counters of the later steps are made too small, so that launches take private ones.",
-        case=at(kernel=Kernel.TRTLLM),
+        case=at(model=P1, kernel=Kernel.TRTLLM),
         injection=StateRebound(COUNTER, one_element, "init", "wrong size", steps=(1,)),
         expected="aliasing",
-        also=("address", "readonly", "evidence", "equivalence"),
     ),
     Fault(
         id="B9b",
         text="After a second capture step 0 has a new object and the others keep the old one.",
-        case=at(drill=Drill.RECAPTURE),
+        case=at(model=P1, drill=Drill.RECAPTURE),
         injection=KeptOnRecapture(),
         expected="aliasing",
     ),
@@ -304,14 +303,14 @@ FAULTS = (
     Fault(
         id="C3b",
         text="The forward picks rows by a mask, so that their number is frozen.",
-        case=at(),
+        case=at(model=P1),
         injection=InForward(data_dependent, "data-dependent shape"),
         expected="routing",
     ),
     Fault(
         id="C3c",
         text="A tensor is hung up lazily beside the leaves, after the graph was captured without it.",
-        case=at(),
+        case=at(model=P1),
         injection=Around(lazy_tensor, LAZY, Nth(4)),
         expected="equivalence",
         also=("address", "readonly"),
@@ -319,7 +318,7 @@ FAULTS = (
     Fault(
         id="C3d",
         text="A number that changes with the round is hung up lazily beside the leaves.",
-        case=at(),
+        case=at(model=P1),
         injection=Around(lazy_value, LAZY),
         expected="address",
         also=("readonly", "equivalence"),
@@ -367,14 +366,14 @@ FAULTS = (
     Fault(
         id="G3d",
         text="A forward takes the dead columns of a table for scratch.",
-        case=at(Path.SIBLING_COPY),
+        case=at(Path.SIBLING_COPY, P1),
         injection=ForwardWrites(scratch_in_dead_columns, step=1),
         expected="readonly",
     ),
     Fault(
         id="H9b",
         text="Lengths are counted up from what the buffer held, not taken from the batch.",
-        case=at(Path.INDEPENDENT),
+        case=at(Path.INDEPENDENT, P1),
         injection=Rewritten(("cache_seqlens_int32",), incremental, "incremental update"),
         expected="equivalence",
         also=("freshness",),
@@ -382,14 +381,14 @@ FAULTS = (
     Fault(
         id="H10b",
         text="A refresh falls back and logs a warning.",
-        case=at(),
+        case=at(model=P1),
         injection=Says(log, FALLBACK),
         expected="routing",
     ),
     Fault(
         id="H10c",
         text="A refresh falls back and prints a line.",
-        case=at(Path.SIBLING_COPY),
+        case=at(Path.SIBLING_COPY, P1),
         injection=Says(print, FALLBACK),
         expected="routing",
     ),
@@ -403,7 +402,7 @@ FAULTS = (
     Fault(
         id="H10e",
         text="The making of a bucket's metadata for a capture falls back and prints a line.",
-        case=at(Path.INDEPENDENT),
+        case=at(Path.INDEPENDENT, P1),
         injection=AtCapture(lambda scene, bucket: print(FALLBACK), "fallback with a warning"),
         expected="routing",
     ),
@@ -418,7 +417,7 @@ FAULTS = (
     Fault(
         id="H12c",
         text="On a path that does not share, a step has step 0's wide table.",
-        case=at(Path.INDEPENDENT),
+        case=at(Path.INDEPENDENT, P1),
         injection=MadeOtherwise(
             "page_table_1", step_0s("page_table_1"), "shared though not declared", steps=(1,)
         ),
@@ -428,7 +427,7 @@ FAULTS = (
         id="X1c",
         letter="H",
         text="A step of the smaller bucket's graph reads the larger bucket's lengths.",
-        case=at(drill=Drill.BUCKET_SWITCH),
+        case=at(model=P1, drill=Drill.BUCKET_SWITCH),
         injection=Reads(other_buckets_rows, "wrong bucket's object"),
         expected="output",
     ),
@@ -436,7 +435,7 @@ FAULTS = (
         id="X1d",
         letter="H",
         text="A refresh writes the other bucket's schedule, too.",
-        case=at(),
+        case=at(model=P1),
         injection=Around(write_the_other_bucket, "wrong bucket's object"),
         expected="refresh",
     ),
@@ -451,7 +450,7 @@ FAULTS = (
     Fault(
         id="I6b",
         text="A refresh leaves a mark in the reserved row of the request table.",
-        case=at(),
+        case=at(model=P1),
         injection=Around(mark_row_0, "input written", Nth(4)),
         expected="refresh",
     ),
