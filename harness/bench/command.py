@@ -100,7 +100,9 @@ def gpu(
         if json_file is not None:  # after every point, so that a run that is stopped leaves its figures
             jsonreport.write(json_file, report.document())
     assert report is not None
-    table.render(terminal.make_console(), report)
+    console = terminal.make_console()
+    console.width = max(console.width, table.WIDTH)
+    table.render(console, report)
     if plots is not None:
         for file in plotting.draw(report.document(), plots):
             click.echo(f"drew {file}")

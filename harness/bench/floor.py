@@ -15,7 +15,7 @@ LONG, SHORT, NUMBERS = 4, 21, 5
 
 
 def triton_launches(device: torch.device) -> dict[str, Call]:
-    """Return launches, by name, of a Triton kernel that does nothing with the fused refresh's arguments.
+    """Return launches, by name, of a Triton kernel with as many arguments as the fused refresh, unused.
 
     One is launched as Triton does it by itself, one prepared as the fused refresh is.
     """
@@ -28,6 +28,6 @@ def triton_launches(device: torch.device) -> dict[str, Call]:
         kernel[(1,)](*arguments)
 
     return {
-        "Triton launch, same arguments": launch,
-        "prepared Triton launch, same arguments": prepare(kernel, 1, 4, arguments, {}),
+        "Triton launch": launch,
+        "prepared launch": prepare(kernel, 1, 4, arguments, {}),
     }

@@ -14,6 +14,8 @@ Call = Callable[[], None]
 
 CYCLES_PER_US = 2000
 """Clock cycles of a GPU in a microsecond, about, and rather too many than too few."""
+FUSED_COPIES = ("fused_metadata_copy", "multi_tensor_apply")
+"""In the names of kernels that copy several buffers at once: SGLang's, and torch's `_foreach_copy_`."""
 LEAST_SPIN_US = 150.0
 LONGEST_SPIN_US = 100_000.0
 
@@ -25,6 +27,8 @@ class Activities:
     kernels: int = 0
     memcpys: int = 0
     memsets: int = 0
+    fused_copies: int = 0
+    """Of the kernels, those that copy several buffers of metadata at once."""
 
 
 class Meter(Protocol):
@@ -132,7 +136,7 @@ class CudaMeter:
         from torch.profiler import ProfilerActivity, profile
 
         self.synchronize()
-        with profile(activities=[ProfilerActivity.CUDA]) as profiler:
+        with profile(activities=[ProfilerActivity.CUDA], acc_events=True) as profiler:
             call()
             self.synchronize()
         cuda = torch._C._autograd.DeviceType.CUDA
@@ -159,4 +163,5 @@ def count_activities(names: list[str]) -> Activities:
         "memcpys" if name.startswith("Memcpy") else "memsets" if name.startswith("Memset") else "kernels"
         for name in names
     )
-    return Activities(**kinds)
+    copies = sum(any(part in name for part in FUSED_COPIES) for name in names)
+    return Activities(**kinds, fused_copies=copies)

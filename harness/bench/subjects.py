@@ -83,7 +83,9 @@ def embedded(
 
     def built(on: Path) -> EmbeddedSut:
         case = case_at(point, model, system, on)
-        sut = EmbeddedSut(case, engine, _no_span, _small(case, engine.device), one_launch=system == FUSED)
+        sut = EmbeddedSut(
+            case, engine, no_span, without_forward(case, engine.device), one_launch=system == FUSED
+        )
         sut.init_graph_state()
         sut.stage(staging.captured)
         sut.prepare_capture(point.bucket)
@@ -109,12 +111,13 @@ def graphs(grapher: Grapher, refresh: Call) -> tuple[Call, Call]:
     return grapher.capture(refresh), grapher.capture(both)
 
 
-def _no_span(name: str, step: int = -1) -> AbstractContextManager[None]:
+def no_span(name: str, step: int = -1) -> AbstractContextManager[None]:
+    """Record nothing."""
     return nullcontext()
 
 
-def _small(case: Case, device: torch.device) -> Weights:
-    """Return weights and caches that a forward would be too large for: no forward runs."""
+def without_forward(case: Case, device: torch.device) -> Weights:
+    """Return weights and caches too small for any forward: none runs here."""
     caches = Caches.seeded(
         case.seed, 2 * case.model.page_tokens, case.model.index_kpool, case.precision, device
     )

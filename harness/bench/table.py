@@ -9,6 +9,8 @@ from harness.bench.figures import FLOOR, NOTHING, ORDINARY, Figures, Measured, R
 from harness.bench.meter import Activities
 
 MIB = 1 << 20
+WIDTH = 156
+"""Columns that the table needs."""
 
 
 def render(console: Console, report: Report) -> None:

@@ -61,7 +61,7 @@ def test_a_gpu_is_measured(tmp_path: Path) -> None:
     fused = next(
         one for one in at["subjects"] if one["system"] == "embedded-fused" and one["path"] == "shared"
     )
-    assert fused["activities"] == {"kernels": 1, "memcpys": 0, "memsets": 0}
+    assert fused["activities"] == {"kernels": 1, "memcpys": 0, "memsets": 0, "fused_copies": 0}
     in_graph = at["subjects"][-1]
     assert (in_graph["path"], in_graph["eager"]["kernels"], in_graph["eager"]["memcpys"]) == (
         "shared_in_graph", 0, 0,

@@ -42,7 +42,7 @@ def test_the_document_is_json_and_says_what_where_and_when() -> None:
     assert (at["steps"], at["bucket"], at["width"], at["pool"]) == (5, 4, 131072, 4)
     fused = at["subjects"][1]
     assert fused["host"] == {"median": 20.0, "low": 19.0, "high": 21.0, "count": 10}
-    assert fused["activities"] == {"kernels": 1, "memcpys": 2, "memsets": 0}
+    assert fused["activities"] == {"kernels": 1, "memcpys": 2, "memsets": 0, "fused_copies": 0}
     assert fused["ratios"]["host / embedded independent"] == 0.2
     assert at["subjects"][0]["wrong"] == ["topk_v2_plan"]
 
@@ -60,5 +60,6 @@ def test_the_table_names_what_is_not_right() -> None:
 
 def test_activities_are_told_apart_by_their_names() -> None:
     names = ["void at::native::add", "Memcpy DtoD (Device -> Device)", "Memset (Device)", "refresh"]
-    assert count_activities(names) == Activities(kernels=2, memcpys=1, memsets=1)
+    names += ["fused_metadata_copy_kernel<true>", "void multi_tensor_apply_kernel<...>"]
+    assert count_activities(names) == Activities(kernels=4, memcpys=1, memsets=1, fused_copies=2)
     assert count_activities([]) == Activities()
