@@ -20,6 +20,7 @@ from harness.errors import CaptureError, FreedStorageError, NotDrivable, UsageEr
 from harness.observation import (
     Capture,
     Expectation,
+    LedgerEntry,
     Observation,
     PauseFact,
     Refresh,
@@ -233,13 +234,12 @@ class _Run:
         look: Look | None = None
         skipped = ""
         for salt in (0, 1) if audit else (index % 2,):
-            with _system(f"staging of round {round_.name}"):
-                self.sut.stage(truth.inputs)
+            staged = self._stage(round_, truth)
             if in_graph:
                 refresh, replay = self._in_graph(index, round_, truth, salt, references)
             else:
                 refresh, before, look = self._refresh(index, round_, truth, salt, references)
-            refreshes.append(refresh)
+            refreshes.append(replace(refresh, staging=staged) if staged else refresh)
         if not in_graph:
             left = next((cell for cell in refreshes[-1].cells if cell.poisoned), None)
             if left is not None and not self.sut.tolerates_poison:
@@ -250,6 +250,16 @@ class _Run:
             with _system("routing evidence"):
                 self._route = self.sut.route()
         return RoundRecord(index, round_.name, tuple(refreshes), replay, skipped, recaptured)
+
+    def _stage(self, round_: Round, truth: RoundTruth) -> tuple[LedgerEntry, ...]:
+        """Put a round's inputs in place; return what that wrote into metadata, which is the refresh's to write."""
+        with _system(f"staging of round {round_.name}"):
+            if not self.probes:
+                self.sut.stage(truth.inputs)
+                return ()
+            with self._instruments.staging() as ledger:
+                self.sut.stage(truth.inputs)
+        return ledger.entries(self._instruments.watched(self._instruments.last_walk, round_.bucket))
 
     def _audited(self, index: int) -> bool:
         """Whether a round is refreshed twice, under two sentinels: the first of the case's bucket.

@@ -140,6 +140,8 @@ class Refresh:
     """Persistent input tensors that differ after it, or that are other tensors."""
     printed: tuple[str, ...] = ()
     """Warnings: lines that the system printed or logged."""
+    staging: tuple[LedgerEntry, ...] = ()
+    """Writes into leaves while this refresh's inputs were put in place: there have to be none."""
 
 
 @dataclass(frozen=True)

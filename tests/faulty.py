@@ -35,6 +35,8 @@ Bend = Callable[["BentSut", int], None]
 class Bends:
     """Where a system is bent; None leaves a call as it is."""
 
+    staged: Bend | None = None
+    """After inputs were put in place."""
     captured: Bend | None = None
     """After a bucket's metadata was made."""
     before: Bend | None = None
@@ -87,6 +89,8 @@ class BentSut(EmbeddedSut):
     def stage(self, inputs: Inputs) -> None:
         with self._stream():
             super().stage(inputs)
+        if self.bends.staged:
+            self.bends.staged(self, inputs.bucket)
 
     def _stream(self) -> AbstractContextManager[None]:
         wait = self.bends.side_stream

@@ -25,6 +25,14 @@ def check(subject: Subject) -> Outcome:
                 expectation = observation.expected_of(subject.round(record).bucket)
                 facts += _ledger(expectation, refresh.ledger, where, record.name, found)
                 facts += _spans(expectation, refresh.spans, where, record.name, found)
+            for entry in refresh.staging:
+                found.add(
+                    "written_while_staged",
+                    f"{entry.name} of step {entry.step} was written {entry.writes} times while the inputs of"
+                    f" round {record.name} were put in place",
+                    subject=entry.name, step=entry.step, round_name=record.name,
+                    hint="a second refresh, outside the one that the path declares",
+                )  # fmt: skip
             for name in refresh.inputs_changed:
                 found.add(
                     "input_written", f"the refresh of round {record.name} changed its input {name}",

@@ -145,6 +145,13 @@ class Instruments:
         ledger = Ledger(self._regions)
         return RefreshObserver(sut, truth, poison, self.values, ledger, self.spans.recording)
 
+    @contextmanager
+    def staging(self) -> Iterator[Ledger]:
+        """Record what the block, which stages inputs, writes."""
+        ledger = Ledger(self._regions)
+        with self.spans.recording(ledger):
+            yield ledger
+
     def replay_observer(
         self, truth: RoundTruth, outputs: tuple[StepOutputs, ...], before: Before | None, *, read: bool
     ) -> ReplayObserver:

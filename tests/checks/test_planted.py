@@ -115,6 +115,11 @@ def other_active(sut: BentSut, bucket: int) -> None:
     sut.backend.backends[2].active = None
 
 
+def refresh_while_staging(sut: BentSut, bucket: int) -> None:
+    if sut.refreshes == 3:
+        sut.plain_refresh(bucket)
+
+
 def refresh_ahead_of_its_inputs(sut: BentSut, bucket: int) -> None:
     with sut.engine.side_stream(wait=False):
         sut.plain_refresh(bucket)
@@ -125,6 +130,7 @@ FAULTS = [
     ("aliasing", "counter_shared", COUNTED, Bends(captured=shared_counter)),
     ("aliasing", "not_repointed", SHARED, Bends(after=other_active)),
     ("refresh", "twice", SHARED, Bends(refresh=twice)),
+    ("refresh", "while_staged", SHARED, Bends(staged=refresh_while_staging)),
     ("refresh", "input", SHARED, Bends(after=writes_input)),
     ("readonly", "input", SHARED, Bends(in_forward=writes_input)),
     ("refresh", "never", SHARED, Bends(refresh=skip_every_third)),
