@@ -1,5 +1,7 @@
 """Leaves that hold other values than a refresh gives them."""
 
+import torch
+
 from harness.faults.geometry import P1, at
 from harness.faults.mechanisms import formulas, keys, rules
 from harness.faults.mechanisms.values import Rewritten, Rule
@@ -34,6 +36,34 @@ def test_what_is_kept_is_kept_for_each_bucket() -> None:
     assert hand.value(LENGTH, bucket=2) == [900, 8]
     hand.round((900, 1, 1, 1))
     assert hand.value(LENGTH) == [900, 300, 70, 5]
+
+
+def test_rows_are_kept_each_by_its_own_key() -> None:
+    length = rules.kept_rows(lambda inputs, row: int(inputs.lengths[row]) // 100)
+    hand = Hand(rewritten(length))
+    hand.round((900, 300, 70, 5))
+    hand.round((950, 450, 71))
+    assert hand.value(LENGTH) == [900, 450, 70, 1]
+
+
+def test_rows_are_kept_by_request_across_buckets() -> None:
+    hand = Hand(rewritten(rules.kept_rows(keys.row_request, by_request=True)))
+    hand.round((600, 8), bucket=2)
+    hand.round(LENGTHS)
+    assert hand.value(LENGTH) == [600, 8, 70, 5]
+
+
+def test_columns_are_made_anew_as_far_as_the_round_before_reached() -> None:
+    hand = Hand(rewritten(rules.up_to_the_longest_before, "real_page_table"), at(model=P1))
+    hand.round((100, 90, 80, 5), 1)
+    first = hand.leaf("real_page_table").clone()
+    hand.round(LENGTHS, 2)
+    table = hand.leaf("real_page_table")
+    assert torch.equal(table[:, 2:], first[:, 2:])
+    assert not torch.equal(table[:, :2], first[:, :2])
+    hand.round(LENGTHS, 2)
+    now = torch.tensor(right("real_page_table", LENGTHS, 2, at(model=P1)))
+    assert torch.equal(hand.leaf("real_page_table")[:, :15], now[:, :15].int())
 
 
 def test_the_captured_value_comes_back() -> None:

@@ -259,6 +259,24 @@ FAULTS = (
         expected="freshness",
     ),
     Fault(
+        id="A6l",
+        text="A row's pages are kept while its request, its length and its first and last page are the same.",
+        case=at(model=P1),
+        injection=Rewritten(("page_table_1", "real_page_table"), rules.kept_rows(keys.row_ends), BY_KEY),
+        expected="freshness",
+        also=("equivalence",),
+    ),
+    Fault(
+        id="A6m",
+        text="Pooled pages are remembered by request id, in whichever row and bucket it is.",
+        case=at(drill=Drill.BUCKET_SWITCH),
+        injection=Rewritten(
+            ("pooled_real_page_table",), rules.kept_rows(keys.row_request, by_request=True), BY_KEY
+        ),
+        expected="equivalence",
+        also=("freshness",),
+    ),
+    Fault(
         id="A9e",
         text="The smaller bucket's refresh leaves the plan as it was.",
         case=at(model=P1, drill=Drill.BUCKET_SWITCH),
@@ -329,6 +347,14 @@ FAULTS = (
         case=at(),
         injection=Rewritten(("real_page_table",), last_of_one_token, "off by one"),
         expected="freshness",
+    ),
+    Fault(
+        id="D9d",
+        text="A table is made anew as far as the longest request of the round before reached.",
+        case=at(model=P1),
+        injection=Rewritten(("page_table_1",), rules.up_to_the_longest_before, "partial columns"),
+        expected="equivalence",
+        also=("freshness",),
     ),
     Fault(
         id="D12b",

@@ -10,6 +10,8 @@ from numpy.typing import NDArray
 from harness.rounds import Inputs
 
 Key = Callable[[Inputs], Hashable]
+RowKey = Callable[[Inputs, int], Hashable]
+"""The same of one live row."""
 
 
 def _live(inputs: Inputs) -> NDArray[np.int64]:
@@ -83,3 +85,19 @@ def first_pages(inputs: Inputs) -> Hashable:
 def request_of_first_row(inputs: Inputs) -> Hashable:
     """The first row's request id."""
     return int(inputs.requests[0])
+
+
+def row_request(inputs: Inputs, row: int) -> Hashable:
+    """The row's request id."""
+    return int(inputs.requests[row])
+
+
+def row_ends(inputs: Inputs, row: int) -> Hashable:
+    """The row's request id and length, and its first and last page."""
+    request, length = int(inputs.requests[row]), int(inputs.lengths[row])
+    return (
+        request,
+        length,
+        int(inputs.table[request, 0]),
+        int(inputs.table[request, max(length - 1, 0)] // 64),
+    )

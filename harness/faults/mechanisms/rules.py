@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
 
 import torch
 
-from harness.faults.mechanisms.keys import Key
+from harness.faults.mechanisms.keys import Key, RowKey
 from harness.faults.mechanisms.values import Rule, Spot
 
 
@@ -22,6 +22,39 @@ def kept(key: Key) -> Rule:
         return value
 
     return rule
+
+
+def kept_rows(key: RowKey, *, by_request: bool = False) -> Rule:
+    """Return the rule: each request's rows are kept while their own key is unchanged.
+
+    by_request: remembered under the request id, in whichever row and bucket it is, not under the row.
+    """
+
+    def rule(spot: Spot) -> torch.Tensor:
+        place = ("requests", spot.name) if by_request else ("rows", spot.step, spot.bucket, spot.name)
+        kept: dict[int, tuple[Hashable, torch.Tensor]] = spot.scene.memory.setdefault(place, {})
+        value, each = spot.fresh.clone(), spot.fresh.shape[0] // spot.bucket
+        for row in range(spot.round.live):
+            rows = slice(row * each, (row + 1) * each)
+            name, now = int(spot.round.requests[row]) if by_request else row, key(spot.round, row)
+            if name in kept and kept[name][0] == now:
+                value[rows] = kept[name][1]
+            kept[name] = now, value[rows].clone()
+        return value
+
+    return rule
+
+
+def up_to_the_longest_before(spot: Spot) -> torch.Tensor:
+    """Rule: only columns that the longest request of the bucket's refresh before had are made anew."""
+    place = "columns", spot.step, spot.bucket, spot.name
+    shadow, longest = spot.scene.memory.get(place, (spot.fresh, spot.dims.width))
+    unit = -(-spot.dims.width // spot.fresh.shape[1])
+    count = -(-longest // unit)
+    value: torch.Tensor = shadow.clone()
+    value[:, :count] = spot.fresh[:, :count]
+    spot.scene.memory[place] = value.clone(), int(spot.round.lengths.max(initial=0))
+    return value
 
 
 def captured(spot: Spot) -> torch.Tensor:
