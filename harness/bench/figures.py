@@ -13,10 +13,16 @@ from harness.bench.settings import Effort, Point
 SCHEMA = 1
 FLOOR = "floor"
 """System of the figures that belong to no system: bare launches."""
+ONE = "one small kernel"
 NOTHING = "nothing"
 """Of those, no launch at all: only its gap means something."""
 ORDINARY = ("independent", "released")
 """Paths that others are held against."""
+
+
+_TIMES = ("host", "span", "gap")
+_MEANT = {NOTHING: ("gap",), ONE: ("host", "span")}
+"""What bare launches are a floor of; the others are one of host time."""
 
 
 @dataclass(frozen=True)
@@ -83,7 +89,7 @@ class Measured:
         for other in (*self.figures, *self.floors):
             if other.system != FLOOR and other.path not in ORDINARY:
                 continue
-            for what in ("gap",) if other.path == NOTHING else ("host", "span", "gap"):
+            for what in _MEANT.get(other.path, ("host",)) if other.system == FLOOR else _TIMES:
                 mine, theirs = getattr(figures, what).median, getattr(other, what).median
                 if theirs:
                     ratios[f"{what} / {other.name}"] = round(mine / theirs, 3)

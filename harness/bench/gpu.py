@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from harness.bench.figures import FLOOR, NOTHING, Figures, Measured, Report, Spread
+from harness.bench.figures import FLOOR, NOTHING, ONE, Figures, Measured, Report, Spread
 from harness.bench.floor import triton_launches
 from harness.bench.meter import Call, CudaMeter, Meter
 from harness.bench.settings import Effort, Point, case_at, inputs_at
@@ -36,7 +36,6 @@ LEAST_STEPS = {Path.SIBLING_COPY: 2, Path.MULTI_DESTINATION_COPY: 3}
 """Draft steps below which a path is another one."""
 SWEPT_PATHS = (Path.INDEPENDENT, Path.RELEASED, Path.SHARED, Path.SHARED_IN_GRAPH)
 """Paths whose growth is measured."""
-ONE = "one small kernel"
 
 
 @dataclass(frozen=True)

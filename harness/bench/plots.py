@@ -6,13 +6,19 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from harness.bench.figures import ONE
 from harness.errors import UsageError
 
 SWEEPS = {"steps": "speculative steps S", "bucket": "batch size", "width": "request table width W, tokens"}
 """What a point may vary in, by its key, with the axis label."""
 LEAST = 3
 """Points of a plot, at least."""
-PANELS = (("span", "GPU span, us"), ("host", "host time, us"), ("bytes_owned", "bytes owned, MiB"))
+PANELS = (
+    ("span", "GPU span, us"),
+    ("host", "host time, launches of one small kernel"),
+    ("bytes_owned", "bytes owned, MiB"),
+)
+"""Figures, with their axis labels. Host times are told in launches of the same point: machines drift."""
 FIXED = ("model", "fusion", "steps", "bucket", "width")
 
 Document = Mapping[str, Any]
@@ -47,22 +53,24 @@ def sweep(points: Sequence[Document], key: str) -> list[Document]:
 
 
 def curves(points: Sequence[Document], key: str, what: str) -> Iterator[tuple[str, list[float], list[float]]]:
-    """Yield (subject, x, y) of one figure, subjects in the order of their first point."""
+    """Yield (subject, x, y) of one figure for subjects at enough points, in the order of their first."""
     found: dict[str, tuple[list[float], list[float]]] = {}
     for point in points:
+        launch = next(floor["host"]["median"] for floor in point["floors"] if floor["path"] == ONE)
+        unit = {"host": launch, "bytes_owned": 1 << 20}.get(what, 1)
         for subject in point["subjects"]:
             value = subject[what]
-            y = value["median"] if isinstance(value, Mapping) else value / (1 << 20)
             xs, ys = found.setdefault(f"{subject['system']} {subject['path']}", ([], []))
             xs.append(point[key])
-            ys.append(y)
+            ys.append((value["median"] if isinstance(value, Mapping) else value) / unit)
     for name, (xs, ys) in found.items():
-        yield name, xs, ys
+        if len(xs) >= LEAST:
+            yield name, xs, ys
 
 
 def _draw(document: Document, points: Sequence[Document], key: str, label: str, file: Path) -> Path:
     from matplotlib.figure import Figure
-    from matplotlib.ticker import FuncFormatter
+    from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 
     figure = Figure(figsize=(14, 4.6), layout="constrained")
     panels = figure.subplots(1, len(PANELS))
@@ -73,8 +81,9 @@ def _draw(document: Document, points: Sequence[Document], key: str, label: str, 
         panel.set(xlabel=label, ylabel=title, yscale="log", xscale="linear" if key == "steps" else "log")
         panel.set_xticks([point[key] for point in points], [str(point[key]) for point in points], rotation=30)
         panel.set_xticks([], minor=True)
-        for axis in (panel.yaxis.set_major_formatter, panel.yaxis.set_minor_formatter):
-            axis(FuncFormatter(lambda value, _: f"{value:g}"))
+        panel.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+        panel.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+        panel.yaxis.set_minor_formatter(NullFormatter())
         panel.grid(alpha=0.3)
     first = points[0]
     others = ", ".join(f"{name} {first[name]}" for name in FIXED if name != key)

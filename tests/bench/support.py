@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from harness.bench.figures import FLOOR, NOTHING, Figures, Measured, Report, Spread
+from harness.bench.figures import FLOOR, NOTHING, ONE, Figures, Measured, Report, Spread
 from harness.bench.meter import Activities, Call
 from harness.bench.settings import Effort, Point
 
@@ -64,7 +64,7 @@ def measured(at: Point | None = None, scale: float = 1.0) -> Measured:
     return Measured(
         chosen,
         chosen.lengths(),
-        (figures(FLOOR, NOTHING, 2.0), figures(FLOOR, "one small kernel", 10.0)),
+        (figures(FLOOR, NOTHING, 2.0), figures(FLOOR, ONE, 10.0)),
         (
             figures("embedded", "independent", 100.0 * scale, 4000, ("topk_v2_plan",)),
             figures("embedded-fused", "shared", 20.0, 1000),

@@ -24,6 +24,11 @@ def test_a_sweep_is_what_differs_in_one_size_only() -> None:
     assert [one["steps"] for one in sweep(points, "steps")] == [3, 4, 5, 8]
     assert [one["bucket"] for one in sweep(points, "bucket")] == [1, 4, 32]
     assert [one["width"] for one in sweep(points, "width")] == [256, 131072]
+    owned = {name: ys for name, _, ys in curves(sweep(points, "steps"), "steps", "bytes_owned")}
+    assert owned["sglang released"] == [8000 / (1 << 20)] * 4
+    host = {name: ys for name, _, ys in curves(sweep(points, "steps"), "steps", "host")}
+    assert host["embedded-fused shared"] == [2.0] * 4  # launches of one small kernel, ten each
+    assert list(curves(sweep(points, "width"), "width", "span")) == []  # two points are no curve
     drawn = {name: (xs, ys) for name, xs, ys in curves(sweep(points, "steps"), "steps", "span")}
     assert drawn.keys() == {"embedded independent", "embedded-fused shared", "sglang released"}
     assert all(xs == [3, 4, 5, 8] for xs, _ in drawn.values())

@@ -6,8 +6,8 @@ from pathlib import Path as FilePath
 
 import pytest
 
-from harness.bench.figures import NOTHING
-from harness.bench.gpu import ONE, Request, measure, run
+from harness.bench.figures import NOTHING, ONE
+from harness.bench.gpu import Request, measure, run
 from harness.bench.settings import Effort, Point, case_at, inputs_at, models_of
 from harness.bench.subjects import EMBEDDED, FUSED, PATHS, SGLANG, Staging, Subject, embedded
 from harness.bench.weigh import bytes_owned, bytes_written, wrong_fields

@@ -31,7 +31,6 @@ from harness.types import Kernel, Mode, Path, Role
 class EmbeddedSut:
     """See `harness.sut.protocol.Sut`."""
 
-    name = "embedded"
     tolerates_poison = True
 
     def __init__(
@@ -51,6 +50,7 @@ class EmbeddedSut:
         _check(case)
         self._case = case
         self._one_launch = one_launch
+        self.name = "embedded-fused" if one_launch else "embedded"
         self._device = engine.device
         if one_launch:
             fused_runtime.load_kernel(engine.device)  # before anything imports Triton another way
@@ -73,13 +73,16 @@ class EmbeddedSut:
 
     def facts(self) -> Mapping[str, str]:
         """See `Sut`."""
+        how, order = (
+            ("the one launch", "ascending") if self._one_launch else ("torch operations", "descending")
+        )
         return {
-            "system": "embedded",
+            "system": self.name,
             "torch": str(torch.__version__),
             "builder": "fused" if self._case.fusion_in_force else "ordinary",
             "refresh": self._refresh_fact(),
-            "schedule": "own formula in torch operations",
-            "topk_v2_plan": "own formula in torch operations, descending rows",
+            "schedule": f"own formula in {how}",
+            "topk_v2_plan": f"own formula in {how}, {order} rows",
             "flashmla": "length-dependent stand-in planner",
             "forward": "own indexer, top-k and sparse attention",
         }
