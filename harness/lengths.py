@@ -81,8 +81,12 @@ class Scale:
 
     @property
     def tall(self) -> int:
-        """A segment border at about 3/4 of W, above the thresholds that come into force beside it."""
-        return 3 * self.width // 4 // self.unit * self.unit
+        """A segment border at about 3/4 of W, above the thresholds that come into force beside it.
+
+        Of pooled keys, too, where so many of them fit.
+        """
+        most, pooled = 3 * self.width // 4, SEGMENT * self.pool
+        return most // pooled * pooled or most // self.unit * self.unit
 
     @property
     def stride(self) -> int:
