@@ -28,7 +28,7 @@ from harness.fuzz.sequence import Sequence
 from harness.fuzz.space import Space
 from harness.fuzz.trial import Bench, Trial
 
-HYPOTHESIS_RUNS = 60
+HYPOTHESIS_RUNS = 30
 """Runs that Hypothesis may spend on shrinking; the reducer, which does it better, has the rest."""
 
 
@@ -87,6 +87,8 @@ class Found:
 
     first: Sequence
     """As it was drawn."""
+    spoke: tuple[str, ...]
+    """Checks that spoke about it as it was drawn."""
     trial: Trial
     """The shrunk sequence, run once more."""
     seconds: float
@@ -216,6 +218,7 @@ class Campaign:
         steady = again is not None and bool(again.unexpected)
         return Found(
             first=failure.first.sequence,
+            spoke=tuple(dict.fromkeys(finding.check for finding in failure.first.unexpected)),
             trial=again if again is not None and steady else failure.first,
             seconds=failure.seconds,
             sequences=failure.sequences,

@@ -19,7 +19,7 @@ PAGE_SEEDS = 3
 """Page maps that batches of one sequence lie on."""
 JUNK_SEEDS = (0, 0, 0, 0, 1, 2)
 """Seeds of junk in dead columns; 0: none."""
-EAGER_ROWS = (1, 3, 64, 300, 8_192, 8_193, 16_384)
+EAGER_ROWS = (3, 300, 8_192, 8_193, 16_384)
 """Query rows of eager calls: below and above what a KV counter is first sized for (8192)."""
 
 

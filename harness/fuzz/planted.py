@@ -11,7 +11,7 @@ from harness.faults.catalogue import Entry, Fault, entries, opener
 from harness.faults.scene import Trace
 from harness.faults.wrapped import faulty
 from harness.fuzz.sequence import setting_of
-from harness.fuzz.space import Space
+from harness.fuzz.space import Space, sizes_of
 from harness.sut.protocol import SutFactory
 from harness.types import EngineKind
 
@@ -56,6 +56,7 @@ def plant(identity: str, sut: str, engine: EngineKind, models: Mapping[str, Mode
     if reason or not isinstance(found, Fault):
         raise UsageError(f"--plant {identity}: {reason}")
     case, trace = replace(found.case, engine=engine), Trace()
-    space = Space({**models, case.model.name: case.model}, {case.mode: (setting_of(case),)})
+    settings = tuple(setting_of(case, sizes) for sizes in sizes_of(case))
+    space = Space({**models, case.model.name: case.model}, {case.mode: settings})
     factory = faulty(opener(sut), found.injection, trace)
     return Plant(found, space, factory, factory if found.everywhere else opener(sut), trace)

@@ -85,7 +85,7 @@ def space_of(
     settings: dict[Mode, tuple[Setting, ...]] = {}
     for mode in Mode:
         cases = [case for case in _cases(named, models, sut, engine, mode) if not selection.rejects(case)]
-        found = [setting_of(case, buckets) for case in cases for buckets in _sizes(case)]
+        found = [setting_of(case, buckets) for case in cases for buckets in sizes_of(case)]
         if found:
             settings[mode] = tuple(found)
     if not settings:
@@ -132,7 +132,7 @@ def _cases(
     return cases
 
 
-def _sizes(case: Case) -> list[tuple[int, ...]]:
+def sizes_of(case: Case) -> list[tuple[int, ...]]:
     """Return the batch sizes that one setting is built for: all, or two neighbours."""
     if case.sut in OURS:
         return [()]

@@ -53,7 +53,7 @@ class Row:
     checks: tuple[str, ...]
     """Checks that spoke about the shrunk sequence."""
     as_expected: bool
-    """Whether one of those that the catalogue names is among them."""
+    """Whether one of those that the catalogue names spoke about it as it was drawn or shrunk."""
     sequence: str
     """The shrunk sequence as TOML."""
 
@@ -109,7 +109,8 @@ def _row(options: FuzzOptions, outcome: Outcome) -> Row:
 
     fault = plant(options.plant, options.sut, options.engine, load_models(options.cases_dir)).fault
     found = outcome.found
-    spoke = () if found is None else tuple(dict.fromkeys(finding.check for finding in found.findings))
+    last = () if found is None else tuple(dict.fromkeys(finding.check for finding in found.findings))
+    spoke = set() if found is None else {*found.spoke, *last}
     operations, requests = (0, 0) if found is None else size_of(found.trial.sequence)[:2]
     return Row(
         id=fault.id,
@@ -123,8 +124,8 @@ def _row(options: FuzzOptions, outcome: Outcome) -> Row:
         requests=requests,
         shrinking=0 if found is None else found.shrinking,
         steady=found is None or found.steady,
-        checks=spoke,
-        as_expected=bool(set(spoke) & set(fault.checks)),
+        checks=last,
+        as_expected=bool(spoke & set(fault.checks)),
         sequence="" if found is None else dump_sequence(found.trial.sequence),
     )
 

@@ -33,6 +33,7 @@ def legal(rows: Rows, room: Room, bucket: int) -> None:
     assert all(1 <= count <= room.scale.draft_tokens for count in rows.accepted)
 
 
+@settings(max_examples=40, deadline=None)
 @given(st.data(), st.sampled_from(SETTINGS), st.sampled_from((1, 2, 4, 8)))
 def test_batches_are_legal_and_so_is_every_move_from_one_to_the_next(
     data: st.DataObject, setting: Setting, bucket: int
@@ -46,6 +47,7 @@ def test_batches_are_legal_and_so_is_every_move_from_one_to_the_next(
         legal(rows, room, target)
 
 
+@settings(max_examples=40, deadline=None)
 @given(st.data())
 def test_a_move_keeps_most_of_the_batch(data: st.DataObject) -> None:
     room = room_of(SHARED)
@@ -62,7 +64,7 @@ def test_borders_are_legal_and_ascending() -> None:
         assert {64, 256, 257} <= set(room.lengths)
 
 
-def drawn(space: Space, examples: int = 25) -> list[Sequence]:
+def drawn(space: Space, examples: int = 12) -> list[Sequence]:
     sequences: list[Sequence] = []
     chosen = settings(
         max_examples=examples, stateful_step_count=10, deadline=None, database=None, derandomize=True
@@ -78,7 +80,7 @@ def test_drawn_sequences_can_be_run(setting: Setting) -> None:
 
 
 def test_all_that_can_happen_is_drawn() -> None:
-    sequences = drawn(Space(MODELS, {one.mode: (one,) for one in SETTINGS}, pauses=True), 80)
+    sequences = drawn(Space(MODELS, {one.mode: (one,) for one in SETTINGS}, pauses=True), 60)
     operations = [one for sequence in sequences for one in sequence.operations]
     replays = [one for one in operations if isinstance(one, Replay)]
     assert {sequence.setting.mode for sequence in sequences} == set(Mode)
