@@ -28,6 +28,7 @@ from harness.faults.mechanisms.forward import (
     with_leaves,
 )
 from harness.faults.mechanisms.life import (
+    AfterStaging,
     Around,
     AtCapture,
     Eager,
@@ -352,6 +353,15 @@ def test_other_values_are_staged() -> None:
     hand = Hand(Staged(lambda scene, inputs: dataclasses.replace(inputs, lengths=inputs.lengths + 1), "test"))
     hand.round()
     assert hand.value(LENGTH) == [901, 301, 71, 6]
+
+
+def test_something_happens_after_staging() -> None:
+    seen: list[tuple[int, int]] = []
+    act = AfterStaging(lambda scene, bucket: seen.append((bucket, int(scene.round.lengths[0]))), "test")
+    hand = Hand(act, buckets=(4,))
+    assert (seen, hand.trace.reached) == ([], 0)
+    hand.round()
+    assert (seen, hand.trace.reached) == ([(4, 900)], 1)
 
 
 @pytest.mark.parametrize(("wait", "seen"), [(True, 20), (False, 900)])

@@ -12,12 +12,13 @@ import torch
 from harness.case import PHYSICAL_PAGE
 from harness.faults.catalogue import Fault
 from harness.faults.embedded.derived import PLAN, SCHEDULE, TILES
+from harness.faults.embedded.steps import schedule_again
 from harness.faults.geometry import P1, WIDE1, at
 from harness.faults.mechanisms import formulas, keys, rules
 from harness.faults.mechanisms.binding import KeptOnRecapture, MadeOtherwise, StateRebound
 from harness.faults.mechanisms.formulas import lengths, schedule
 from harness.faults.mechanisms.forward import ForwardWrites, InForward, Reads, RefreshedAfter, with_leaves
-from harness.faults.mechanisms.life import Around, AtCapture, Says
+from harness.faults.mechanisms.life import AfterStaging, Around, AtCapture, Says
 from harness.faults.mechanisms.timing import Repeated
 from harness.faults.mechanisms.values import Rewritten, Spot
 from harness.faults.mechanisms.when import ALWAYS, InBucket, Nth
@@ -471,6 +472,14 @@ FAULTS = (
         text="The graph was captured with two refreshes.",
         case=at(Path.SHARED_IN_GRAPH),
         injection=Repeated(2),
+        expected="refresh",
+    ),
+    Fault(
+        id="X5d",
+        letter="H",
+        text="The graph refreshes, and staging a round writes the schedule, too.",
+        case=at(Path.SHARED_IN_GRAPH, P1),
+        injection=AfterStaging(schedule_again, "duplicated refresh"),
         expected="refresh",
     ),
     Fault(

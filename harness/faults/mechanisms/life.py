@@ -57,6 +57,20 @@ class Staged(Injection):
 
 
 @dataclass(frozen=True)
+class AfterStaging(Injection):
+    """Something happens once a round is staged for a bucket that has metadata, before the refresh is due."""
+
+    act: Act
+    kind: str
+
+    def stage(self, scene: Scene, inputs: Inputs, call: Callable[[Inputs], None]) -> None:
+        """See `Injection`."""
+        call(inputs)
+        if inputs.bucket in scene.buckets:
+            scene.hit(self.act(scene, inputs.bucket) is not False)
+
+
+@dataclass(frozen=True)
 class Around(Injection):
     """Something happens before or after a refresh, of no effect on which leaves it writes."""
 
