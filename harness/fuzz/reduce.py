@@ -18,6 +18,9 @@ from harness.fuzz.store import problems
 from harness.lengths import Scale
 from harness.types import Kernel, Precision
 
+SEVERAL_STEPS = 3
+"""Least S with two draft steps: with fewer, nothing can be shared or copied between steps."""
+
 Shows = Callable[[Sequence], bool]
 """Runs a sequence and says whether the fault still shows."""
 
@@ -95,12 +98,14 @@ def _without_operations(sequence: Sequence, models: Mapping[str, Model]) -> Iter
 
 
 def _simpler_setting(sequence: Sequence, models: Mapping[str, Model]) -> Iterator[Sequence]:
-    """No second run, fewer steps, no fusion, the plainest kernel."""
+    """No second run, fewer steps (but several where there are several), no fusion, the plainest kernel."""
     setting = sequence.setting
     if sequence.ordinary:
         yield msgspec.structs.replace(sequence, ordinary=False)
     changes: list[dict[str, object]] = []
-    changes += [{"steps": one.steps} for one in models[setting.model].variants if one.steps < setting.steps]
+    few = min(SEVERAL_STEPS, setting.steps)
+    variants = models[setting.model].variants
+    changes += [{"steps": one.steps} for one in variants if few <= one.steps < setting.steps]
     changes += [{"fusion": False}] * setting.fusion
     changes += [{"kernel": Kernel.FA3}] * (setting.kernel is not Kernel.FA3)
     changes += [{"precision": Precision.FP32}] * (setting.precision is not Precision.FP32)

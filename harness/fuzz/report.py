@@ -62,8 +62,7 @@ def verdict(outcome: Outcome) -> str:
     )
     if outcome.found is None:
         return f"OK: nothing found; {figures}"
-    count = len(outcome.found.findings)
-    return f"FAILED: {count} unexpected finding{'s' if count != 1 else ''}; {figures}"
+    return f"FAILED: {_count(outcome.found.findings)}; {figures}"
 
 
 def replayed(trial: Trial, file: str) -> list[str]:
@@ -72,7 +71,7 @@ def replayed(trial: Trial, file: str) -> list[str]:
     if not trial.unexpected:
         known = "known findings only" if result.findings else "nothing found"
         return [f"{file}: {known}; {result.replays} replays, {result.elements:,} elements compared"]
-    return [f"{file}: {len(trial.unexpected)} unexpected findings", *_findings(trial)]
+    return [f"{file}: {_count(trial.unexpected)}", *_findings(trial)]
 
 
 def document(outcome: Outcome, settings: int) -> dict[str, Any]:
@@ -107,6 +106,10 @@ def _found_document(found: Found) -> Mapping[str, Any]:
         "findings": [f"{finding.check}: {finding.message}" for finding in found.findings],
         "sequence": dump_sequence(found.trial.sequence),
     }
+
+
+def _count(findings: tuple[Finding, ...]) -> str:
+    return f"{len(findings)} unexpected finding{'s' if len(findings) != 1 else ''}"
 
 
 def _judged(tally: Tally) -> str:

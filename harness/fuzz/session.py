@@ -20,7 +20,7 @@ from harness.fuzz.campaign import Campaign, Limits, Outcome, Tally
 from harness.fuzz.planted import plant
 from harness.fuzz.sequence import Sequence
 from harness.fuzz.space import Space, space_of
-from harness.fuzz.store import dump_sequence, load_sequence, sequence_name
+from harness.fuzz.store import check_sequence, dump_sequence, read_sequence, sequence_name
 from harness.fuzz.trial import Bench, Trial
 from harness.known import load_known
 from harness.matrix import Selection
@@ -56,27 +56,30 @@ class FuzzOptions:
 def make_bench(options: FuzzOptions) -> Bench:
     """Make the engine and the system's factory.
 
-    Raises UsageError for a system, device, model or fault that does not exist.
+    Raises UsageError for a system, device or fault that does not exist.
     """
-    return prepare(options)[0]
-
-
-def prepare(options: FuzzOptions) -> tuple[Bench, Space]:
-    """Make the engine, the system's factory and what is drawn from; errors as of `make_bench`."""
     torch.set_num_threads(1)  # small tensors: threads get in each other's way
     models = load_models(options.cases_dir)
     known = load_known(options.cases_dir / KNOWN_FILE)
     engine = make_engine(options.engine)
     if options.plant:
         planted = plant(options.plant, options.sut, options.engine, models)
-        bench = Bench(planted.space.models, planted.factory, engine, known, planted.ordinary)
-        return bench, with_pauses(planted.space, bench)
+        return Bench(planted.space.models, planted.factory, engine, known, planted.ordinary)
     run = RunOptions(options.cases_dir, options.cases_dir, options.sut, options.engine)
-    bench = Bench(models, factory_of(replace(run, sut_options=options.sut_options)), engine, known)
+    return Bench(models, factory_of(replace(run, sut_options=options.sut_options)), engine, known)
+
+
+def prepare(options: FuzzOptions) -> tuple[Bench, Space]:
+    """Make a bench and what is drawn from; errors as of `make_bench`, and for a model that does not exist."""
+    bench = make_bench(options)
+    if options.plant:
+        return bench, with_pauses(
+            plant(options.plant, options.sut, options.engine, bench.models).space, bench
+        )
     selection = options.selection
     if not selection.models:
-        selection = replace(selection, models=_drawn_models(models, options.sut))
-    return bench, with_pauses(space_of(models, options.sut, options.engine, selection), bench)
+        selection = replace(selection, models=_drawn_models(bench.models, options.sut))
+    return bench, with_pauses(space_of(bench.models, options.sut, options.engine, selection), bench)
 
 
 def _drawn_models(models: Mapping[str, Model], sut: str) -> tuple[str, ...]:
@@ -175,10 +178,10 @@ def _expanded(file: FilePath) -> list[FilePath]:
 
 
 def _replay_one(file: FilePath, options: FuzzOptions) -> Trial:
-    sequence = load_sequence(file, load_models(options.cases_dir))
-    setting = sequence.setting
-    own = replace(options, sut=setting.sut, engine=setting.engine)
+    sequence = read_sequence(file)
+    own = replace(options, sut=sequence.setting.sut, engine=sequence.setting.engine)
     bench = make_bench(own)
+    check_sequence(file, sequence, bench.models)
     try:
         with redirect_stdout(sys.stderr):
             return bench.run(sequence)

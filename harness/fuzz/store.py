@@ -23,9 +23,21 @@ MOST_EAGER_ROWS = 1 << 17
 
 def load_sequence(file: FilePath, models: Mapping[str, Model]) -> Sequence:
     """Read one sequence. Raises CaseError: file, operation and key, what is wrong, how to mend it."""
+    sequence = read_sequence(file)
+    check_sequence(file, sequence, models)
+    return sequence
+
+
+def check_sequence(file: FilePath, sequence: Sequence, models: Mapping[str, Model]) -> None:
+    """Raise CaseError, as `load_sequence` does, for what cannot be run with these models."""
+    for key, problem in problems(sequence, models):
+        raise CaseError(f"{file}: {key}: {problem}")
+
+
+def read_sequence(file: FilePath) -> Sequence:
+    """Read one sequence, whatever models there are. Raises CaseError for another form."""
     try:
-        data = tomllib.loads(file.read_text(encoding="utf-8"))
-        sequence = msgspec.convert(data, Sequence)
+        return msgspec.convert(tomllib.loads(file.read_text(encoding="utf-8")), Sequence)
     except OSError as error:
         raise CaseError(f"{file}: cannot be read ({error.strerror}); check its name and rights") from error
     except UnicodeDecodeError as error:
@@ -37,9 +49,6 @@ def load_sequence(file: FilePath, models: Mapping[str, Model]) -> Sequence:
         where = where.rstrip("`").lstrip(".") or "top level"
         hint = "see docs/fuzz.md for the keys"
         raise CaseError(f"{file}: {where}: {text[0].lower()}{text[1:]}; {hint}") from error
-    for key, problem in problems(sequence, models):
-        raise CaseError(f"{file}: {key}: {problem}")
-    return sequence
 
 
 def problems(sequence: Sequence, models: Mapping[str, Model]) -> Iterator[tuple[str, str]]:

@@ -43,7 +43,7 @@ def test_one_long_request_is_left_of_a_fault_of_long_requests() -> None:
     assert smallest == sequence_of(
         Capture(bucket=1, lengths=(1,), requests=(1,)),
         Replay(bucket=1, lengths=(257,), requests=(1,)),
-        setting=Setting(model="unit-p4", path=Path.SHARED, steps=2),
+        setting=Setting(model="unit-p4", path=Path.SHARED, steps=3),
     )
 
 
@@ -62,7 +62,7 @@ def test_what_the_fault_needs_is_kept() -> None:
     assert [type(one) for one in smallest.operations] == [Capture, Eager, Replay]
     assert smallest.operations[1] == Eager(rows=8193)
     assert smallest.setting.kernel is Kernel.TRTLLM
-    assert smallest.setting.steps == 2
+    assert smallest.setting.steps == 3
     assert smallest.ordinary
 
 
