@@ -19,7 +19,7 @@ verify: $(INSTALLED)
 	$(BIN)/replay-harness verify
 
 verify-sglang: $(INSTALLED)
-	$(BIN)/replay-harness verify --sut sglang --no-golden
+	$(BIN)/replay-harness verify --sut sglang
 
 test: lint
 	$(BIN)/python -m pytest -n $(WORKERS)
