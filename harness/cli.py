@@ -17,6 +17,7 @@ from harness.errors import HarnessError, UsageError
 from harness.faults.command import faults
 from harness.fuzz.command import fuzz
 from harness.report import jsonreport, terminal
+from harness.report.html import command as html
 from harness.report.progress import Interrupted
 from harness.types import Drill, EngineKind, Kernel, Mode, Path
 
@@ -107,6 +108,10 @@ _PLACES = (
 _NO_GOLDEN = (click.option("--no-golden", is_flag=True, help="Do not compare with goldens."),)
 _REPORT = (
     click.option("--json", "json_file", type=_FOLDER, metavar="FILE", help="Write the report as JSON, too."),
+    click.option("--report", "page", type=_FOLDER, metavar="FILE", help="Write it as one HTML page, too."),
+    click.option(
+        "--faults", "faults_file", type=_FOLDER, metavar="FILE", help="Kill matrix to show in the page."
+    ),
 )
 _ENGINE = click.Choice([kind.value for kind in EngineKind])
 _RUN = (
@@ -160,6 +165,8 @@ def verify(
     versions: tuple[str, ...],
     list_only: bool,
     json_file: FilePath | None,
+    page: FilePath | None,
+    faults_file: FilePath | None,
     **flags: Any,
 ) -> int:
     """Run cases and judge them. All selecting flags can be repeated; values of one flag are alternatives."""
@@ -167,9 +174,11 @@ def verify(
 
     if json_file is not None:
         jsonreport.check_writable(json_file)
+    html.check_asked(page, faults_file)
     _check_versions(versions, suts, flags)
+    flags |= {"pictures": page is not None, "isolated": bool(versions)}
     runs = [
-        _options(sut=sut, engine=EngineKind(engine), version=version, isolated=bool(versions), **flags)
+        _options(sut=sut, engine=EngineKind(engine), version=version, **flags)
         for sut in dict.fromkeys(suts)
         for engine in dict.fromkeys(engines)
         for version in (dict.fromkeys(versions) if versions and sut == SGLANG else [""])
@@ -179,20 +188,28 @@ def verify(
             for case in plan.cases:
                 click.echo(case.id)
         return PASSED
-    return _report(session.verify(runs, terminal.make_console(stderr=True)), json_file)
+    return _report(session.verify(runs, terminal.make_console(stderr=True)), json_file, page, faults_file)
 
 
 @cli.command()
 @click.argument("directory", type=click.Path(path_type=FilePath, exists=True, file_okay=False))
 @_with(_PLACES, _NO_GOLDEN, _REPORT)
-def judge(directory: FilePath, json_file: FilePath | None, **flags: Any) -> int:
+def judge(
+    directory: FilePath,
+    json_file: FilePath | None,
+    page: FilePath | None,
+    faults_file: FilePath | None,
+    **flags: Any,
+) -> int:
     """Judge the observations that `verify --save DIRECTORY` kept, on this or another machine."""
     from harness import session
 
     if json_file is not None:
         jsonreport.check_writable(json_file)
-    outcome = session.judge(directory, _options(**flags), terminal.make_console(stderr=True))
-    return _report(outcome, json_file)
+    html.check_asked(page, faults_file)
+    options = _options(pictures=page is not None, **flags)
+    outcome = session.judge(directory, options, terminal.make_console(stderr=True))
+    return _report(outcome, json_file, page, faults_file)
 
 
 @cli.command()
@@ -267,6 +284,7 @@ bench.add_command(bench_gpu)
 bench.add_command(bench_plot)
 cli.add_command(faults)
 cli.add_command(fuzz)
+cli.add_command(html.report)
 
 
 def _check_versions(versions: Sequence[str], suts: Sequence[str], flags: Mapping[str, Any]) -> None:
@@ -292,6 +310,7 @@ def _options(
     sut_option: dict[str, str] | None = None,
     version: str = "",
     isolated: bool = False,
+    pictures: bool = False,
     **selection: Any,
 ) -> RunOptions:
     from harness.matrix import Selection
@@ -310,12 +329,17 @@ def _options(
         golden="off" if no_golden else "check",
         sut_options={**(sut_option or {}), **({"version": version} if version else {})},
         isolated=isolated,
+        pictures=pictures,
     )
 
 
-def _report(outcome: Outcome, json_file: FilePath | None) -> int:
+def _report(
+    outcome: Outcome, json_file: FilePath | None, page: FilePath | None, faults_file: FilePath | None
+) -> int:
     if json_file is not None:
         jsonreport.write(json_file, jsonreport.document(outcome.results, outcome.seconds))
+    if page is not None:
+        html.write_page(page, outcome, faults_file)
     terminal.render(terminal.make_console(), outcome.results, outcome.coverage, outcome.seconds)
     return FOUND if outcome.unexpected else PASSED
 

@@ -72,6 +72,24 @@ class Cause:
 
 
 @dataclass(frozen=True)
+class Gathered:
+    """Causes that differ in the field only: one step's own object shows in every field at once."""
+
+    causes: tuple[Cause, ...]
+    """At least one, in order of their fields."""
+
+    @property
+    def first(self) -> Cause:
+        """The cause that is shown in full."""
+        return self.causes[0]
+
+    @property
+    def other_fields(self) -> tuple[str, ...]:
+        """Fields of the others."""
+        return tuple(cause.field for cause in self.causes[1:])
+
+
+@dataclass(frozen=True)
 class Coverage:
     """What was to be run and what was not, with reasons; reasons map to numbers of cases or combinations."""
 
@@ -126,6 +144,15 @@ def causes(results: Iterable[CaseResult], *, known: bool) -> tuple[Cause, ...]:
         for key, group in groups.items()
     ]
     return tuple(sorted(found, key=_most_cases_first))
+
+
+def gathered(found: Iterable[Cause]) -> tuple[Gathered, ...]:
+    """Put causes together that show in the same cases and steps in the same way; order is kept."""
+    groups: dict[tuple[object, ...], list[Cause]] = {}
+    for cause in found:
+        whose = (cause.path, cause.sut, cause.version, cause.engine)
+        groups.setdefault((cause.check, cause.kind, cause.steps, cause.cases, whose), []).append(cause)
+    return tuple(Gathered(tuple(group)) for group in groups.values())
 
 
 def _most_cases_first(cause: Cause) -> tuple[object, ...]:

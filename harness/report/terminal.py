@@ -11,7 +11,7 @@ from rich.table import Table
 from rich.text import Text
 
 from harness.findings import CaseResult, Finding, Verdict
-from harness.report.tally import Cause, Coverage, Row, Tally, causes, rows, tally
+from harness.report.tally import Cause, Coverage, Gathered, Row, Tally, causes, gathered, rows, tally
 from harness.types import EngineKind
 
 STYLES: Mapping[Verdict, str] = {
@@ -26,6 +26,8 @@ NARROW = 110
 """Columns below which the table becomes two lines a row."""
 CASES_NAMED = 3
 """Further cases of a cause that are named; the rest are counted."""
+FIELDS_NAMED = 5
+"""Further fields of a cause that are named; the rest are counted."""
 ROUNDS_NAMED = 6
 """Rounds of a finding that are named; the rest are counted."""
 
@@ -74,7 +76,7 @@ def verdict_line(total: Tally) -> Text:
 
 def describe(finding: Finding) -> str:
     """Return a finding as plain lines, for a pytest failure or a log."""
-    return "\n".join([finding.message, *(f"  {name:<9} {text}" for name, text in _details(finding))])
+    return "\n".join([finding.message, *(f"  {name:<9} {text}" for name, text in details(finding))])
 
 
 def _table(table_rows: Sequence[Row]) -> Table:
@@ -148,27 +150,30 @@ def _findings(console: Console, found: Sequence[Cause]) -> None:
     if not found:
         return
     number = sum(len(cause.findings) for cause in found)
+    groups = gathered(found)
     console.print()
     console.print(
-        Text(f"{_count(number, 'unexpected finding')} of {_count(len(found), 'cause')}", style="bold red")
+        Text(f"{_count(number, 'unexpected finding')} of {_count(len(groups), 'cause')}", style="bold red")
     )
-    for index, cause in enumerate(found, start=1):
-        first = cause.findings[0]
+    for index, group in enumerate(groups, start=1):
+        first = group.first.findings[0]
         console.print()
-        console.print(Text(f"{index}. {_title(cause)}", style="bold"))
+        console.print(Text(f"{index}. {heading(group)}", style="bold"))
         console.print(_indented(Text(first.message)))
         grid = Table.grid(padding=(0, 1, 0, 0))
         grid.add_column(no_wrap=True, style="dim")
         grid.add_column(overflow="fold")
-        for name, text in (*_details(first), *_elsewhere(cause)):
+        for name, text in (*details(first), *_elsewhere(group)):
             grid.add_row(name, Text(text))
         console.print(_indented(grid))
 
 
-def _title(cause: Cause) -> str:
+def heading(group: Gathered) -> str:
+    """Return a cause in one line: check, kind, fields, steps, path, and in how many cases it shows."""
+    cause, others = group.first, group.other_fields
     parts = [f"{cause.check}: {cause.kind}"]
     if cause.field:
-        parts.append(cause.field)
+        parts.append(f"{cause.field} and {_count(len(others), 'other field')}" if others else cause.field)
     if cause.steps:
         parts.append(f"step {cause.steps[0]}" if len(cause.steps) == 1 else f"steps {_list(cause.steps)}")
     if cause.path:
@@ -178,7 +183,8 @@ def _title(cause: Cause) -> str:
     return f"{', '.join(parts)} ({_count(len(cause.cases), 'case')})"
 
 
-def _details(finding: Finding) -> list[tuple[str, str]]:
+def details(finding: Finding) -> list[tuple[str, str]]:
+    """Return what is known of a finding besides its message, as names and texts; the case comes first."""
     details = [("case", finding.case)]
     where = []
     if finding.rounds:
@@ -195,20 +201,25 @@ def _details(finding: Finding) -> list[tuple[str, str]]:
         details.append(("got", f"{finding.first.got}{note}"))
     if finding.elements:
         details.append(("extent", f"{_count(finding.elements, 'element')} differ in the first round"))
-    if len(finding.rounds) > 1:
-        details.append(("rounds", _shortened(finding.rounds, ROUNDS_NAMED)))
+    if finding.rounds:
+        again = finding.rounds[1:]
+        later = f", again in {_shortened(again, ROUNDS_NAMED)}" if again else ""
+        details.append(("since", f"round {finding.rounds[0]}{later}"))
     if finding.hint:
-        details.append(("hint", finding.hint))
+        details.append(("usually", finding.hint))
     return details
 
 
-def _elsewhere(cause: Cause) -> list[tuple[str, str]]:
-    others = cause.cases[1:]
-    found = [("also in", _shortened(others, CASES_NAMED))] if others else []
-    return [*found, ("again", _command(cause))]
+def _elsewhere(group: Gathered) -> list[tuple[str, str]]:
+    fields, cases = group.other_fields, group.first.cases[1:]
+    return [
+        *([("fields", f"also {_shortened(fields, FIELDS_NAMED)}")] if fields else []),
+        *([("also in", _shortened(cases, CASES_NAMED))] if cases else []),
+        ("again", command(group.first)),
+    ]
 
 
-def _command(cause: Cause) -> str:
+def command(cause: Cause) -> str:
     """Return the command line that runs the first case of a cause alone."""
     sut = f" --sut {cause.sut}" if cause.sut != "embedded" else ""
     engine = f" --engine {cause.engine}" if cause.engine != EngineKind.TAPE.value else ""

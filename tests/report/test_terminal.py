@@ -101,8 +101,8 @@ def test_a_finding_says_what_where_and_how_to_run_it_again() -> None:
         "expected 3",
         "got      2   (the value of round b4.02)",
         "extent   12 elements differ in the first round",
-        "rounds   b4.03, b4.05",
-        "hint     derive the schedule again after the copy",
+        "since    round b4.03, again in b4.05",
+        "usually  derive the schedule again after the copy",
         "also in  b, c, d and 2 more",
         "again    replay-harness verify --case a",
     ):
@@ -163,3 +163,12 @@ def test_a_finding_as_plain_lines_for_a_pytest_failure() -> None:
     lines = terminal.describe(finding("a")).splitlines()
     assert lines[0] == "step 0 keeps the schedule of an earlier round [see row 7]."
     assert "  expected  3" in lines
+
+
+def test_one_cause_in_many_fields_is_one_entry() -> None:
+    fields = [f"field_{number}" for number in range(8)]
+    text = rendered(result("a", *(finding("a", field=name) for name in fields), finding("a", steps=(3,))))
+    assert "9 unexpected findings of 2 causes" in text
+    assert "freshness: stale, field_0 and 7 other fields, steps 0, 1, 2, path shared (1 case)" in text
+    assert "fields   also field_1, field_2, field_3, field_4, field_5 and 2 more" in text
+    assert "field_6" not in text

@@ -1,0 +1,59 @@
+"""The lines around a first difference, as a small table."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from harness.findings import Finding
+from harness.picture import Around
+from harness.report.html.words import listed
+
+LENGTHS = 8
+"""Lengths of a batch that are named; the rest are counted."""
+
+
+@dataclass(frozen=True)
+class Spot:
+    """One element of a window."""
+
+    expected: str
+    got: str
+    first: bool
+    """Whether it is the difference that the finding names."""
+
+    @property
+    def differs(self) -> bool:
+        """Whether the element is wrong."""
+        return self.expected != self.got
+
+
+@dataclass(frozen=True)
+class Window:
+    """A window: rows of spots, None where the leaf defines nothing."""
+
+    caption: str
+    batch: str
+    """The round's inputs in words."""
+    columns: tuple[int, ...]
+    rows: tuple[tuple[int, tuple[Spot | None, ...]], ...]
+
+
+def window(around: Around, finding: Finding) -> Window:
+    """Lay the neighbours of a finding's first difference out by row and column."""
+    rows = sorted({one.row for one in around.elements})
+    columns = sorted({one.column for one in around.elements})
+    first = finding.first
+    spots = {
+        (one.row, one.column): Spot(
+            one.expected, one.got, first is not None and (one.row, one.column) == (first.row, first.column)
+        )
+        for one in around.elements
+    }
+    request = f", request {around.request}" if around.request >= 0 else ""
+    more = f" and {len(around.lengths) - LENGTHS} more" if len(around.lengths) > LENGTHS else ""
+    return Window(
+        caption=f"{finding.field} of step {around.step}, round {around.round_name}{request}",
+        batch=f"{around.why}{'; ' if around.why else ''}lengths {listed(around.lengths[:LENGTHS])}{more}",
+        columns=tuple(columns),
+        rows=tuple((row, tuple(spots.get((row, column)) for column in columns)) for row in rows),
+    )
