@@ -6,6 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 
+from harness.picture import CasePicture
+
 
 @dataclass(frozen=True)
 class Difference:
@@ -88,6 +90,8 @@ class CaseResult:
     facts: Mapping[str, str] = field(default_factory=dict)
     skipped: str = ""
     """Why the case did not run (no GPU, not supported by the system)."""
+    picture: CasePicture | None = field(default=None, repr=False)
+    """What a report draws of it; only where `RunOptions.pictures` asks for it."""
 
     @property
     def findings(self) -> tuple[Finding, ...]:

@@ -40,6 +40,8 @@ class RunOptions:
     """Keyword arguments for the system's factory."""
     isolated: bool = False
     """Run in worker processes of its own, even a single one: a process can load one release only."""
+    pictures: bool = False
+    """Let results carry what a report draws of each case."""
 
     @property
     def version(self) -> str:

@@ -105,7 +105,7 @@ class Worker:
         checked = options.golden == "check"
         golden = self._goldens.for_case(case) if checked else None
         subject = Subject.of(observation, self._truth, ordinary, golden, golden_checked=checked)
-        result = judge(subject, self._known)
+        result = pictured(judge(subject, self._known), subject, options)
         return replace(result, seconds=time.perf_counter() - start)
 
 
@@ -131,8 +131,17 @@ def judge_file(file: FilePath, options: RunOptions) -> CaseResult:
     case = observation.case
     golden = GoldenStore(options.golden_dir).for_case(case) if checked else None
     subject = Subject.of(observation, Truth(), ordinary, golden, golden_checked=checked)
-    result = judge(subject, load_known(options.cases_dir / KNOWN_FILE))
+    result = pictured(judge(subject, load_known(options.cases_dir / KNOWN_FILE)), subject, options)
     return replace(result, seconds=time.perf_counter() - start)
+
+
+def pictured(result: CaseResult, subject: Subject, options: RunOptions) -> CaseResult:
+    """Return a result with its picture, where a report asks for one."""
+    if not options.pictures:
+        return result
+    from harness.portray import portray
+
+    return replace(result, picture=portray(subject, result.findings))
 
 
 def make_engine(kind: EngineKind) -> Engine:
