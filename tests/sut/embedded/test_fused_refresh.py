@@ -70,7 +70,7 @@ def rounds(draw: st.DrawFn) -> tuple[Dims, Inputs, Tiling]:
 
 
 @given(sample=rounds())
-@settings(max_examples=14, deadline=None)
+@settings(max_examples=10, deadline=None)
 def test_every_leaf_is_the_oracles_and_nothing_else_is_written(sample: tuple[Dims, Inputs, Tiling]) -> None:
     dims, inputs, tiling = sample
     metadata, given_inputs = poisoned(dims), device_inputs(inputs)
@@ -108,6 +108,39 @@ def test_lengths_at_the_borders(mode: Mode, pool: int) -> None:
     FusedRefresh(dims, CPU, tiling).refresh(metadata, device_inputs(inputs))
     assert wrong(dims, inputs, metadata) == set()
     assert_dead_untouched(dims, inputs, metadata)
+
+
+MANY = [1, 2, 700, 3, 130, 4, 5]
+"""Lengths of seven requests, some shorter than the tokens that a draft extension writes."""
+
+
+@pytest.mark.parametrize(
+    ("mode", "pool", "kernel"),
+    [
+        (Mode.DECODE, 4, Kernel.FA3),
+        (Mode.DECODE, 1, Kernel.FLASHMLA_KV),
+        (Mode.TARGET_VERIFY, 4, Kernel.FA3),
+        (Mode.DRAFT_EXTEND, 4, Kernel.FA3),
+    ],
+)
+def test_jobs_carry_over_many_blocks(mode: Mode, pool: int, kernel: Kernel) -> None:
+    rule = PlanRule(candidates=((0, 3), (1, 30)), min_rows=2, max_rows=64)
+    dims = dataclasses.replace(make_dims(mode, pool, len(MANY), 3), kernel=kernel, plan=rule)
+    inputs = make_inputs(dims, MANY)
+    metadata = poisoned(dims)
+    several = 2 if mode is Mode.DECODE else 8  # three blocks at least: two would not need what is carried
+    tiling = Tiling(block=several, chunk=several, workers=8, tile=128, shares=3)
+    FusedRefresh(dims, CPU, tiling).refresh(metadata, device_inputs(inputs))
+    assert wrong(dims, inputs, metadata) == set()
+
+
+def test_workers_without_tiles_end_at_the_last_row() -> None:
+    dims = dataclasses.replace(make_dims(pool=1, bucket=3), kernel=Kernel.FLASHMLA_KV)
+    inputs, metadata = make_inputs(dims, [1, 1, 1]), poisoned(dims)
+    FusedRefresh(dims, CPU).refresh(metadata, device_inputs(inputs))
+    assert wrong(dims, inputs, metadata) == set()
+    assert metadata.flashmla_metadata is not None
+    assert int(metadata.flashmla_metadata.flashmla_metadata[-1, 0]) == 2
 
 
 def test_a_second_round_overwrites_the_first_and_other_metadata_is_left_alone() -> None:
