@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from harness.errors import UsageError
+from harness.plugin_runner import CaseProperties, NoSilentGpu, Shard, record
 from harness.types import EngineKind, Path
 
 if TYPE_CHECKING:
@@ -45,6 +46,8 @@ class HarnessOptions:
     """One of `UPDATES`, or empty."""
     golden_reason: str
     """Why goldens are updated; kept in their manifests."""
+    shard: str
+    """`I/N`, or empty for all tests."""
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -72,6 +75,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addini("harness_path", "refresh paths to select (default: all)", type="args", default=[])
     parser.addini("harness_golden_update", "goldens to write: new, changed or all", default="")
     parser.addini("harness_golden_reason", "why goldens are updated", default="")
+    parser.addini("harness_shard", "share of the tests to run, I/N (default: all)", default="")
 
 
 def add_options(parser: pytest.Parser, prefix: str) -> None:
@@ -102,6 +106,12 @@ def add_options(parser: pytest.Parser, prefix: str) -> None:
         choices=[path.value for path in Path],
         help="select a refresh path, may be repeated; ini: harness_path",
     )
+    add(
+        f"{prefix}shard",
+        dest="harness_shard",
+        metavar="I/N",
+        help="run the I-th of N shares of all tests, by a hash of their names; ini: harness_shard",
+    )
 
 
 def read_options(config: pytest.Config) -> HarnessOptions:
@@ -117,6 +127,7 @@ def read_options(config: pytest.Config) -> HarnessOptions:
             paths=tuple(Path(path) for path in _settings(config, "harness_path")),
             golden_update=_golden_update(config),
             golden_reason=_setting(config, "harness_golden_reason"),
+            shard=_shard(config),
         )
     except ValueError as error:
         raise pytest.UsageError(f"ini file: {error}; see `pytest --help`, group '{GROUP}'") from error
@@ -132,7 +143,12 @@ def pytest_configure(config: pytest.Config) -> None:
             )
         if config.getoption("dist", "no") != "no" or hasattr(config, "workerinput"):
             raise pytest.UsageError("--golden-update: refused with xdist workers; run it without -n")
-    if options.engine is EngineKind.CUDA_GRAPH:
+    config.pluginmanager.register(CaseProperties(), "replay_harness_properties")
+    if options.shard:
+        config.pluginmanager.register(Shard(options.shard), "replay_harness_shard")
+    if options.engine is not EngineKind.CUDA_GRAPH:
+        config.pluginmanager.register(NoSilentGpu(config), "replay_harness_gpu")
+    else:
         from harness.plugin_cuda import CudaSession
 
         config.pluginmanager.register(CudaSession(config), "replay_harness_cuda")
@@ -154,7 +170,10 @@ def pytest_report_header(config: pytest.Config) -> str:
     models = " ".join(options.models) or "all"
     paths = " ".join(options.paths) or "all"
     update = f", golden update {options.golden_update}" if options.golden_update else ""
-    return f"{GROUP}: sut {options.sut}, engine {options.engine}, models {models}, paths {paths}{update}"
+    shard = f", shard {options.shard}" if options.shard else ""
+    return (
+        f"{GROUP}: sut {options.sut}, engine {options.engine}, models {models}, paths {paths}{update}{shard}"
+    )
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
@@ -214,6 +233,7 @@ def run_harness_case(
 
     def run(case: Case) -> CaseResult:
         (result,) = worker.run((case,))
+        record(request.config, result)
         if result.skipped:
             pytest.skip(result.skipped)
         return result
@@ -256,6 +276,13 @@ def _setting(config: pytest.Config, name: str) -> str:
 def _settings(config: pytest.Config, name: str) -> list[str]:
     given: list[str] | None = config.getoption(name)
     return list(config.getini(name)) if given is None else given
+
+
+def _shard(config: pytest.Config) -> str:
+    text = _setting(config, "harness_shard")
+    if text:
+        Shard(text)
+    return text
 
 
 def _golden_update(config: pytest.Config) -> str:
