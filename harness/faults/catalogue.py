@@ -91,12 +91,13 @@ def base_of(identity: str) -> str:
     return found[1] + found[2]
 
 
-def place(fault: Fault) -> tuple[object, ...]:
-    """Return what faults are sorted by: class, public entries before mutants of our own, number, letter."""
-    found = IDENTITY.fullmatch(fault.id)
+def place(entry: Entry) -> tuple[object, ...]:
+    """Return what entries are sorted by: class, public entries before mutants of our own, number, letter."""
+    found = IDENTITY.fullmatch(entry.id)
     if found is None:
-        raise ValueError(f"{fault.id!r} is no id of the catalogue")
-    return fault.cls, fault.id[0] != fault.cls, int(found[2]), found[3]
+        raise ValueError(f"{entry.id!r} is no id of the catalogue")
+    harmless = isinstance(entry, Harmless)
+    return entry.cls, found[1] if harmless else found[1] != entry.cls, int(found[2]), found[3]
 
 
 def systems() -> tuple[str, ...]:

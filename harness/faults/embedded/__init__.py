@@ -8,11 +8,14 @@ from harness.faults.embedded import (
     harmless,
     integers,
     layout,
+    lazy,
     modes,
+    mutants,
     order,
     padding,
     pooled,
     steps,
+    undefined,
     variants,
 )
 from harness.faults.embedded.target import EmbeddedTarget
@@ -30,9 +33,11 @@ FAULTS = (
     *steps.FAULTS,
     *order.FAULTS,
     *pooled.FAULTS,
+    *mutants.FAULTS,
+    *lazy.FAULTS,
     *variants.FAULTS,
 )
 ENTRIES: tuple[Entry, ...] = (
     *sorted(FAULTS, key=place),
-    *harmless.CHANGES,
+    *sorted((*undefined.CHANGES, *harmless.CHANGES), key=place),
 )
