@@ -98,6 +98,7 @@ class Laboratory:
         self._known = known
         self._truth = Truth(rounds=512)
         self._references: dict[tuple[object, ...], Observation] = {}
+        self._settled = False
 
     def attempt(self, entry: Entry) -> list[Tried]:
         """Try an entry on each of its cases."""
@@ -105,6 +106,9 @@ class Laboratory:
         for case in entry.cases:
             with _collected_after():
                 tried.append(self._try(entry, replace(case, engine=self._kind)))
+            if not self._settled:  # what the first run imported stays, too
+                gc.freeze()
+                self._settled = True
         return tried
 
     def _try(self, entry: Entry, case: Case) -> Tried:

@@ -19,7 +19,7 @@ from harness.types import Kernel, Mode, Path, Role
 MULTI_DESTINATIONS = 3
 """Steps that the multi-destination copy serves."""
 COUNTER_ROWS = 8192
-"""Query rows that a KV counter is for from the start: one element each at the least."""
+"""Query rows that a KV counter is for from the start, one byte each at the very least."""
 COPIED_PLAN = "topk_v2_plan"
 """The plan that is built in a temporary and copied; the KPool plans are filled in place."""
 FORGOTTEN = ("paged_mqa_schedule_metadata", COPIED_PLAN)
@@ -36,12 +36,18 @@ def released_route(case: Case) -> Path:
 
 
 def expectation(
-    case: Case, bucket: int, *, shared: bool, staged: bool = False, lacks: Collection[str] = ()
+    case: Case,
+    bucket: int,
+    *,
+    shared: bool,
+    staged: bool = False,
+    lacks: Collection[str] = (),
+    counter_bytes: int = COUNTER_ROWS,
 ) -> Expectation:
     """Return the declaration of one bucket's refresh.
 
     shared: whether steps 1.. alias step 0. staged: whether step 0 is then refreshed from the precomputed
-    input. lacks: leaves that the release does not have.
+    input. lacks: leaves that the release does not have. counter_bytes: what a KV counter needs at the least.
     """
     route = (case.path if case.path is not Path.RELEASED else Path.SHARED) if shared else released_route(case)
     dims = Dims.of(case, bucket)
@@ -61,7 +67,7 @@ def expectation(
         writes=tuple(writes),
         spans=spans,
         shared=shared and case.sharing_applies,
-        counter_elements=max(COUNTER_ROWS, dims.rows) if dims.kernel is Kernel.TRTLLM else 0,
+        counter_elements=counter_bytes if dims.kernel is Kernel.TRTLLM else 0,
         state_leaves=_state_leaves(dims, shared=shared and case.sharing_applies),
     )
 

@@ -90,6 +90,12 @@ class _Finder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
 
     def __init__(self, first: bool) -> None:
         self._first = first
+        self._made: dict[str, ModuleType] = {}
+
+    def made(self) -> dict[str, ModuleType]:
+        """Return the modules outside SGLang that were made since it was last asked, by name."""
+        made, self._made = self._made, {}
+        return {name: module for name, module in made.items() if not name.startswith("sglang.")}
 
     def find_spec(self, fullname: str, path: Any = None, target: Any = None) -> ModuleSpec | None:
         """Answer with a placeholder package, or leave the name to the next finder."""
@@ -103,7 +109,8 @@ class _Finder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
 
     def create_module(self, spec: ModuleSpec) -> ModuleType:
         """Make the placeholder."""
-        return PlaceholderModule(spec.name)
+        self._made[spec.name] = PlaceholderModule(spec.name)
+        return self._made[spec.name]
 
     def exec_module(self, module: ModuleType) -> None:
         """Run nothing."""
@@ -138,18 +145,10 @@ class Shim:
         finally:
             for finder in self._finders:
                 sys.meta_path.remove(finder)
-            self._outside |= self._placeholders()
+                self._outside |= finder.made()
             for name in self._outside:
                 sys.modules.pop(name, None)
             sys.modules.update(hidden)
-
-    def _placeholders(self) -> dict[str, ModuleType]:
-        modules = list(sys.modules.items())
-        return {
-            name: module
-            for name, module in modules
-            if type(module) is PlaceholderModule and not name.startswith("sglang.")
-        }
 
     def names(self) -> tuple[str, ...]:
         """Return the top-level names of what stands in for packages outside SGLang, sorted."""

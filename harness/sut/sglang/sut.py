@@ -22,7 +22,7 @@ from harness.sut.sglang import shared
 from harness.sut.sglang.backend import Batches, device_major, make_multi, make_step
 from harness.sut.sglang.consumer import Consumer
 from harness.sut.sglang.eager import run_attention, run_batch
-from harness.sut.sglang.expected import expectation
+from harness.sut.sglang.expected import COUNTER_ROWS, expectation
 from harness.sut.sglang.loader import Loaded, load
 from harness.sut.sglang.patches import Patches
 from harness.sut.sglang.watch import Watch
@@ -115,7 +115,19 @@ class SglangSut:
             shared=self._native or self._dropin is not None,
             staged=self._dropin is not None and self._dropin.staged,
             lacks=self._loaded.seams.lacks,
+            counter_bytes=self._counter_bytes() if self._case.kernel is Kernel.TRTLLM else 0,
         )
+
+    def _counter_bytes(self) -> int:
+        """Return what a KV counter needs, by the kernel's own rule: SGLang may ask it for too few rows."""
+        rows = self._largest * (1 if self._multi is not None else self._case.variant.draft_tokens)
+        with self._calls():
+            utilities = self._loaded.seams.counters.flashinfer.utils
+            workers = utilities.get_device_sm_count(self._batches.table.device)
+            needed: int = utilities.get_trtllm_gen_multi_ctas_kv_counter_bytes(
+                max(COUNTER_ROWS, rows), self._case.model.heads, workers
+            )
+        return needed
 
     def init_graph_state(self) -> None:
         """Make the persistent buffers of every step, for the largest bucket."""
@@ -158,9 +170,13 @@ class SglangSut:
 
     def _refresh_in_graph(self, bucket: int) -> None:
         self._watch.begin()
-        with self._span("refresh"), self._calls():
-            self._owner().init_forward_metadata_in_graph(self._batches[bucket])
+        with self._span("refresh"):
+            self._refresh_captured(bucket)
         self._watch.evidence.in_graph = True
+
+    def _refresh_captured(self, bucket: int) -> None:
+        with self._calls():
+            self._owner().init_forward_metadata_in_graph(self._batches[bucket])
 
     def _read_by(self, step: int, bucket: int) -> Any:
         """Return the metadata object that a step's forward reads: its active one, whatever the bucket."""
@@ -196,8 +212,8 @@ class SglangSut:
 
     def route(self) -> str:
         """Return which path the last refresh took, from the calls that it made."""
-        first = self._backends[0].forward_metadata
-        aliased = all(backend.forward_metadata is first for backend in self._backends)
+        first = _places(self._backends[0].forward_metadata)
+        aliased = all(_places(backend.forward_metadata) == first for backend in self._backends[1:])
         return self._watch.evidence.route(self.steps, multi_step=self._multi is not None, aliased=aliased)
 
     def reference(self, leaf: str, inputs: Inputs) -> torch.Tensor | None:
@@ -235,6 +251,11 @@ class SglangSut:
 
     def _in_graph(self) -> bool:
         return self._dropin is not None and self._dropin.in_graph
+
+
+def _places(metadata: Any) -> dict[str, tuple[int, torch.Size]]:
+    """Return where each leaf lies."""
+    return {name: (leaf.data_ptr(), leaf.shape) for name, leaf in leaf_tensors(metadata).items()}
 
 
 def _roots(backend: Any) -> StepRoots:

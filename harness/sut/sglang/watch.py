@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
@@ -15,14 +16,14 @@ from harness.types import Path
 
 @dataclass
 class Evidence:
-    """What the last refresh called; a set of steps for each kind of call that returned."""
+    """What the last refresh called: for each kind of call that returned, how often each step made it."""
 
     multi_copies: int = 0
     """Multi-destination copies that succeeded."""
     siblings: set[int] = field(default_factory=set)
-    staged: set[int] = field(default_factory=set)
+    staged: Counter[int] = field(default_factory=Counter)
     """Steps refreshed from the precomputed input."""
-    direct: set[int] = field(default_factory=set)
+    direct: Counter[int] = field(default_factory=Counter)
     """Steps refreshed straight from the batch."""
     in_graph: bool = False
 
@@ -33,9 +34,12 @@ class Evidence:
         from the batch only where it shares. aliased: whether every step's active metadata is step 0's.
         """
         everyone, others = set(range(steps)), set(range(1, steps))
-        own = self.staged | self.direct
+        refreshes = self.staged + self.direct
+        own = set(refreshes)
         if not own and not self.multi_copies:
             return ""
+        if repeated := sorted(step for step, count in refreshes.items() if count > 1):
+            return f"none of the paths: more than one refresh of steps {repeated}"
         shared = own == {0} and aliased and not self.siblings and not self.multi_copies
         if shared and multi_step and (others or not self.staged):
             return Path.SHARED_IN_GRAPH if self.in_graph else Path.SHARED
@@ -87,11 +91,11 @@ class Watch:
         wrap(step, "_copy_base_replay_buffers", copying)
         wrap(
             step, "init_forward_metadata_replay_cuda_graph_from_precomputed", _nothing,
-            lambda backend: self.evidence.staged.add(backend.speculative_step_id),
+            lambda backend: self.evidence.staged.update((backend.speculative_step_id,)),
         )  # fmt: skip
         wrap(
             step, "_apply_cuda_graph_metadata", _nothing,
-            lambda backend: self.evidence.direct.add(backend.speculative_step_id),
+            lambda backend: self.evidence.direct.update((backend.speculative_step_id,)),
         )  # fmt: skip
         wrap(step, "_copy_replay_metadata_from_sibling", own("sibling_copy"), self._sibling_done)
         wrap(copies, "fused_metadata_copy_cuda", lambda *_: self._span("fused_copy", self._copying))

@@ -1,0 +1,36 @@
+"""The released SGLang's part of the catalogue: its code is patched at its own seams, run by run."""
+
+from harness.faults.catalogue import Entry
+from harness.faults.scene import Opener
+from harness.faults.sglang import (
+    addresses,
+    derived,
+    frozen,
+    harmless,
+    integers,
+    layout,
+    modes,
+    order,
+    padding,
+    pooled,
+    steps,
+)
+from harness.faults.sglang.target import SglangTarget
+
+OPENER: Opener = SglangTarget
+FAULTS = (
+    *derived.FAULTS,
+    *addresses.FAULTS,
+    *frozen.FAULTS,
+    *layout.FAULTS,
+    *integers.FAULTS,
+    *padding.FAULTS,
+    *modes.FAULTS,
+    *steps.FAULTS,
+    *order.FAULTS,
+    *pooled.FAULTS,
+)
+ENTRIES: tuple[Entry, ...] = (
+    *sorted(FAULTS, key=lambda fault: (fault.cls, fault.id[0] == "X")),
+    *harmless.CHANGES,
+)
