@@ -16,6 +16,7 @@ from harness.bench.command import plot as bench_plot
 from harness.errors import HarnessError, UsageError
 from harness.faults.command import faults
 from harness.fuzz.command import fuzz
+from harness.golden import command as golden_command
 from harness.report import jsonreport, terminal
 from harness.report.html import command as html
 from harness.report.progress import Interrupted
@@ -117,6 +118,14 @@ _ENGINE = click.Choice([kind.value for kind in EngineKind])
 _RUN = (
     click.option("--full", is_flag=True, help="Run the cross product, not the covering array."),
     click.option("--jobs", type=click.IntRange(min=0), default=0, help="Worker processes; 0: as fits."),
+    click.option(
+        "--time-limit",
+        "limit_s",
+        type=click.FloatRange(min=1),
+        default=300.0,
+        metavar="SECONDS",
+        help="A case that takes longer in a worker process is a finding.",
+    ),
 )
 
 
@@ -252,6 +261,22 @@ def golden_update(what: str, reason: str, engine: str, **flags: Any) -> int:
     return PASSED
 
 
+@golden.command("propose")
+@_with(_SELECTION, _PLACES)
+@click.option("--engine", type=_ENGINE, default=EngineKind.TAPE.value, show_default=True)
+@click.option("--sut", default="embedded", show_default=True, help="System under test.")
+def golden_propose(engine: str, **flags: Any) -> int:
+    """Run the selected cases and keep what differs as pending goldens, for `diff` and `accept`.
+
+    Nothing accepted is touched, so this may run in CI.
+    """
+    from harness import session
+
+    options = _options(engine=EngineKind(engine), **flags)
+    session.propose_goldens(options, terminal.make_console(stderr=True), click.echo)
+    return PASSED
+
+
 @golden.command("check")
 @_with(_PLACES)
 def golden_check(**flags: Any) -> int:
@@ -280,6 +305,8 @@ def bench_cpu(**flags: Any) -> int:
     return PASSED
 
 
+for _reviewing in golden_command.COMMANDS:
+    golden.add_command(_reviewing)
 bench.add_command(bench_gpu)
 bench.add_command(bench_plot)
 cli.add_command(faults)
@@ -306,6 +333,7 @@ def _options(
     engine: EngineKind = EngineKind.TAPE,
     full: bool = False,
     jobs: int = 0,
+    limit_s: float = 300.0,
     save: FilePath | None = None,
     sut_option: dict[str, str] | None = None,
     version: str = "",
@@ -324,6 +352,7 @@ def _options(
         engine=engine,
         full=full,
         jobs=jobs,
+        limit_s=limit_s,
         save=save,
         selection=Selection(**selection),
         golden="off" if no_golden else "check",

@@ -32,6 +32,8 @@ class RunOptions:
     """The cross product instead of the covering array."""
     jobs: int = 0
     """Worker processes; 0: one a core on the tape, one on a GPU."""
+    limit_s: float = 300.0
+    """Seconds that a case may take in a worker process."""
     save: FilePath | None = None
     """Folder that keeps the observations."""
     selection: Selection = field(default_factory=Selection)

@@ -5,10 +5,9 @@ Cases that share a reference run one after the other in one worker, so that the 
 
 from __future__ import annotations
 
-import multiprocessing
 import os
 from collections.abc import Iterable, Iterator
-from concurrent.futures import ProcessPoolExecutor, as_completed
+from functools import partial
 from pathlib import Path as FilePath
 
 from harness.case import Case
@@ -17,6 +16,7 @@ from harness.findings import CaseResult
 from harness.matrix import Plan, covering_array, full_matrix
 from harness.options import RunOptions, factory_of
 from harness.ordinary import is_reference, reference_key
+from harness.pool import Done, leave_if, run_groups
 from harness.types import EngineKind
 
 LARGEST_GROUP = 16
@@ -60,24 +60,14 @@ def run(options: RunOptions, planned: Plan) -> Iterator[CaseResult]:
     factory_of(options)  # an unknown system is reported before any worker starts
     work = groups(planned.cases)
     jobs = min(options.jobs or _default_jobs(options.engine), len(work))
-    if jobs <= 1 and not options.isolated:
+    if jobs <= 1 and not options.isolated and options.engine is EngineKind.TAPE:
         from harness.worker import Worker
 
         worker = Worker(options)
         for group in work:
             yield from worker.run(group)
         return
-    context = multiprocessing.get_context("spawn")  # torch and CUDA do not survive a fork
-    with ProcessPoolExecutor(jobs, context, initializer=_start, initargs=(options,)) as pool:
-        futures = [pool.submit(_run_group, group) for group in work]
-        try:
-            for future in as_completed(futures):
-                yield from future.result()
-        except BaseException:  # interrupted, or a result nobody waits for: do not wait for running groups
-            pool.shutdown(wait=False, cancel_futures=True)
-            for process in multiprocessing.active_children():
-                process.terminate()
-            raise
+    yield from run_groups(partial(_run_group, options), work, jobs, options.limit_s)
 
 
 def judge_saved(directory: FilePath, options: RunOptions) -> Iterator[CaseResult]:
@@ -95,12 +85,18 @@ def _default_jobs(engine: EngineKind) -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
-def _start(options: RunOptions) -> None:
-    """Make this process's worker; kept on the function, since a pool initializer has no other place."""
+def _run_group(options: RunOptions, group: tuple[Case, ...]) -> Done:
+    """Run a group in this process's worker: kept on the function, since a pool has no other place for it."""
     from harness.worker import Worker
 
-    _start.worker = Worker(options)  # type: ignore[attr-defined]
-
-
-def _run_group(group: tuple[Case, ...]) -> list[CaseResult]:
-    return list(_start.worker.run(group))  # type: ignore[attr-defined]
+    worker: Worker | None = getattr(_run_group, "worker", None)
+    if worker is None:
+        worker = Worker(options)
+        _run_group.worker = worker  # type: ignore[attr-defined]
+    leave_if(worker.dead)
+    results = []
+    for result in worker.run(group):
+        results.append(result)
+        if worker.dead:
+            break
+    return Done(tuple(results), group[len(results) :])

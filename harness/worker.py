@@ -63,6 +63,11 @@ class Worker:
                     result = skipped(case, str(reason))
             yield result
 
+    @property
+    def dead(self) -> bool:
+        """Whether nothing more can run on this worker's device."""
+        return not self._engine.alive()
+
     def observe(self, case: Case) -> tuple[Observation, Observation | None]:
         """Drive one case, judge nothing; return it and its ordinary reference, if it is not one itself.
 

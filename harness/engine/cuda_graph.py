@@ -105,6 +105,16 @@ class CudaGraphEngine:
         with _translated("synchronize"):
             torch.cuda.synchronize(self.device)
 
+    def alive(self) -> bool:
+        """Whether the context still takes work; one that met an illegal access refuses all that follows."""
+        try:
+            torch.cuda.synchronize(self.device)
+            torch.zeros(1, device=self.device).add_(1)
+            torch.cuda.synchronize(self.device)
+        except RuntimeError:
+            return False
+        return True
+
     def races(self) -> tuple[str, ...]:
         """Return nothing: a device cannot tell."""
         return ()

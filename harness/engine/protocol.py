@@ -45,6 +45,10 @@ class Engine(Protocol):
         """Wait for all queued work. Raises FreedStorageError if a replay read freed storage (tape only)."""
         ...
 
+    def alive(self) -> bool:
+        """Whether more work can run: false once an error has left the device context dead."""
+        ...
+
     def races(self) -> tuple[str, ...]:
         """Return, once, a line for each access seen since the last call that nothing orders (tape only).
 

@@ -97,6 +97,10 @@ class TapeEngine:
             yield
         self._races.update(dict.fromkeys(order.races))
 
+    def alive(self) -> bool:
+        """Whether more work can run: always."""
+        return True
+
     def races(self) -> tuple[str, ...]:
         """Return what work on a side stream that does not wait did to memory that others use, once."""
         races, self._races = tuple(self._races), {}
