@@ -46,8 +46,25 @@ class HarnessOptions:
     """One of `UPDATES`, or empty."""
     golden_reason: str
     """Why goldens are updated; kept in their manifests."""
+    golden_accept: tuple[str, ...]
+    """Names of goldens to accept as this run makes them."""
+    golden_review: bool
+    """Whether what differs becomes a pending golden."""
+    golden_prune: bool
+    """Whether goldens without a model are removed."""
     shard: str
     """`I/N`, or empty for all tests."""
+
+    @property
+    def golden_asked(self) -> tuple[str, ...]:
+        """The options that write goldens and are given."""
+        given = {
+            "--golden-update": self.golden_update,
+            "--golden-accept": self.golden_accept,
+            "--golden-review": self.golden_review,
+            "--golden-prune": self.golden_prune,
+        }
+        return tuple(name for name, value in given.items() if value)
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -67,6 +84,32 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         metavar="TEXT",
         help="why goldens are updated, kept in their manifests; ini: harness_golden_reason",
     )
+    group.addoption(
+        "--golden-accept",
+        dest="harness_golden_accept",
+        action="append",
+        metavar="NAME",
+        help="accept this golden (such as tiny.tape) as this run makes it, others stay; may be repeated; "
+        "refused as --golden-update is; ini: harness_golden_accept",
+    )
+    group.addoption(
+        "--golden-review",
+        dest="harness_golden_review",
+        action="store_true",
+        default=None,
+        help="keep what differs as pending goldens and say how it differs; accepts nothing; "
+        "ini: harness_golden_review",
+    )
+    group.addoption(
+        "--golden-prune",
+        dest="harness_golden_prune",
+        action="store_true",
+        default=None,
+        help="remove goldens whose model or engine no case file has; ini: harness_golden_prune",
+    )
+    parser.addini("harness_golden_accept", "goldens to accept as made", type="args", default=[])
+    parser.addini("harness_golden_review", "keep what differs as pending goldens", type="bool", default=False)
+    parser.addini("harness_golden_prune", "remove goldens without a model", type="bool", default=False)
     parser.addini("harness_sut", "system under test (default: embedded)", default="embedded")
     parser.addini(
         "harness_engine", "what captures and replays (default: tape)", default=EngineKind.TAPE.value
@@ -127,6 +170,9 @@ def read_options(config: pytest.Config) -> HarnessOptions:
             paths=tuple(Path(path) for path in _settings(config, "harness_path")),
             golden_update=_golden_update(config),
             golden_reason=_setting(config, "harness_golden_reason"),
+            golden_accept=tuple(_settings(config, "harness_golden_accept")),
+            golden_review=_flag(config, "harness_golden_review"),
+            golden_prune=_flag(config, "harness_golden_prune"),
             shard=_shard(config),
         )
     except ValueError as error:
@@ -136,13 +182,7 @@ def read_options(config: pytest.Config) -> HarnessOptions:
 def pytest_configure(config: pytest.Config) -> None:
     """Refuse what cannot be done before anything runs."""
     options = read_options(config)
-    if options.golden_update:
-        if os.environ.get("CI", "").lower() not in ("", "0", "false"):
-            raise pytest.UsageError(
-                "--golden-update: refused in CI; goldens are updated and reviewed by hand"
-            )
-        if config.getoption("dist", "no") != "no" or hasattr(config, "workerinput"):
-            raise pytest.UsageError("--golden-update: refused with xdist workers; run it without -n")
+    _refuse(config, options)
     config.pluginmanager.register(CaseProperties(), "replay_harness_properties")
     if options.shard:
         config.pluginmanager.register(Shard(options.shard), "replay_harness_shard")
@@ -152,6 +192,20 @@ def pytest_configure(config: pytest.Config) -> None:
         from harness.plugin_cuda import CudaSession
 
         config.pluginmanager.register(CudaSession(config), "replay_harness_cuda")
+
+
+def _refuse(config: pytest.Config, options: HarnessOptions) -> None:
+    """Raise pytest.UsageError where goldens may not be written as asked."""
+    asked = options.golden_asked
+    if len(asked) > 1:
+        raise pytest.UsageError(f"{asked[0]} and {asked[1]} are two ways to go: give one of them")
+    if not asked:
+        return
+    in_ci = os.environ.get("CI", "").lower() not in ("", "0", "false")
+    if in_ci and not options.golden_review:
+        raise pytest.UsageError(f"{asked[0]}: refused in CI; goldens are updated and reviewed by hand")
+    if config.getoption("dist", "no") != "no" or hasattr(config, "workerinput"):
+        raise pytest.UsageError(f"{asked[0]}: refused with xdist workers; run it without -n")
 
 
 @pytest.hookimpl(optionalhook=True, tryfirst=True)
@@ -170,6 +224,9 @@ def pytest_report_header(config: pytest.Config) -> str:
     models = " ".join(options.models) or "all"
     paths = " ".join(options.paths) or "all"
     update = f", golden update {options.golden_update}" if options.golden_update else ""
+    update += f", golden accept {' '.join(options.golden_accept)}" if options.golden_accept else ""
+    update += ", golden review" if options.golden_review else ""
+    update += ", golden prune" if options.golden_prune else ""
     shard = f", shard {options.shard}" if options.shard else ""
     return (
         f"{GROUP}: sut {options.sut}, engine {options.engine}, models {models}, paths {paths}{update}{shard}"
@@ -227,7 +284,8 @@ def run_harness_case(
     """
     from harness.worker import Worker
 
-    if read_options(request.config).golden_update:
+    asked = read_options(request.config)
+    if asked.golden_update or asked.golden_accept or asked.golden_review:
         return _updating(request, harness_options)
     worker = Worker(harness_options)
 
@@ -242,21 +300,44 @@ def run_harness_case(
 
 
 def _updating(request: pytest.FixtureRequest, harness_options: RunOptions) -> Callable[[Case], CaseResult]:
-    from harness.updating import Updating
+    from harness.updating import PROPOSE, Updating
 
     options = read_options(request.config)
-    reason = options.golden_reason or f"no reason given (pytest --golden-update={options.golden_update})"
+    reason = options.golden_reason or f"no reason given (pytest {options.golden_asked[0]})"
     lines = request.config.stash.setdefault(_UPDATED, [])
-    update = Updating(harness_options, options.golden_update, reason)
+    mode = PROPOSE if options.golden_review else options.golden_update or "all"
+    update = Updating(harness_options, mode, reason)
 
     def apply() -> None:
         try:
-            update.apply(lines.append)
+            if options.golden_review:
+                lines.extend(line for one in update.propose() for line in (one.status, *one.diff()))
+            elif options.golden_accept:
+                update.accept(options.golden_accept, reason, lines.append)
+            else:
+                update.apply(lines.append)
         except UsageError as error:
             pytest.fail(str(error), pytrace=False)
 
     request.addfinalizer(apply)
     return update.run
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_sessionstart(session: pytest.Session) -> None:
+    """Remove goldens without a model before anything is compared, where that is asked for."""
+    config = session.config
+    if not read_options(config).golden_prune:
+        return
+    from harness.golden.command import prune_orphans
+    from harness.golden.store import GoldenStore
+
+    try:
+        options = run_options(config)
+        lines = prune_orphans(options.cases_dir, GoldenStore(options.golden_dir))
+    except UsageError as error:
+        raise pytest.UsageError(f"--golden-prune: {error}") from error
+    config.stash.setdefault(_UPDATED, []).extend(lines)
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
@@ -276,6 +357,11 @@ def _setting(config: pytest.Config, name: str) -> str:
 def _settings(config: pytest.Config, name: str) -> list[str]:
     given: list[str] | None = config.getoption(name)
     return list(config.getini(name)) if given is None else given
+
+
+def _flag(config: pytest.Config, name: str) -> bool:
+    given: bool | None = config.getoption(name)
+    return bool(config.getini(name)) if given is None else given
 
 
 def _shard(config: pytest.Config) -> str:

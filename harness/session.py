@@ -133,6 +133,22 @@ def update_goldens(
     update.apply(echo)
 
 
+def propose_goldens(options: RunOptions, console: Console, echo: Callable[[str], None]) -> None:
+    """Run all planned cases and keep what differs from the accepted goldens as pending ones.
+
+    `echo` gets a line for each. Raises GoldenError as `update_goldens` does, but in CI.
+    """
+    from harness import runner
+    from harness.updating import PROPOSE, Updating
+
+    update = Updating(options, PROPOSE, "pending")
+    (plan,) = plans([options])
+    cases = [case for group in runner.groups(plan.cases) for case in group]
+    follow((update.run(case) for case in cases), len(cases), console)
+    for one in update.propose():
+        echo(one.status)
+
+
 def golden_problems(options: RunOptions) -> tuple[str, ...]:
     """Return what is wrong with the folder of goldens as a whole, one line each: orphans, damage, size."""
     from harness.casefile import load_models

@@ -37,6 +37,8 @@ MAX_FILE = 256 * 1024
 MAX_TOTAL = 10 * 1024 * 1024
 """Bytes of all goldens together."""
 TENSORS, MANIFEST = ".safetensors", ".manifest.json"
+PENDING = "pending"
+"""Folder of what waits for review (`golden.pending`)."""
 PREVIOUS, TEMPORARY = ".previous", ".tmp"
 _LEFTOVERS = (TENSORS + PREVIOUS, TENSORS + TEMPORARY, MANIFEST + TEMPORARY)
 
@@ -184,6 +186,8 @@ class GoldenStore:
         ]
         total, known_suffixes = 0, (TENSORS, MANIFEST, *_LEFTOVERS)
         for path in sorted(self.root.iterdir()):
+            if path.is_dir() and path.name == PENDING:
+                continue
             if not path.is_file():
                 lines.append(f"{path}: not a file; only goldens belong here")
                 continue

@@ -106,6 +106,11 @@ class GoldenUpdate:
 
         return self._write(merged, echo)
 
+    def candidates(self) -> Mapping[tuple[str, str], Golden]:
+        """Return what the run produced, by model and engine. Raises GoldenError for any of `problems`."""
+        self._refuse()
+        return self._candidates
+
     def prune(self, echo: Callable[[str], None] | None = None) -> UpdateReport:
         """Remove from the goldens of this run's models what this run did not produce.
 
@@ -123,9 +128,7 @@ class GoldenUpdate:
         change: Callable[[Golden | None, Golden], tuple[Golden, tuple[Change, ...]]],
         echo: Callable[[str], None] | None,
     ) -> UpdateReport:
-        if self.problems:
-            more = f" (and {len(self.problems) - 1} more)" if len(self.problems) > 1 else ""
-            raise GoldenError(f"no golden was updated: {self.problems[0]}{more}")
+        self._refuse()
         changes: list[Change] = []
         written: list[str] = []
         with self._store.lock():
@@ -143,6 +146,11 @@ class GoldenUpdate:
             for line in report.lines():
                 echo(line)
         return report
+
+    def _refuse(self) -> None:
+        if self.problems:
+            more = f" (and {len(self.problems) - 1} more)" if len(self.problems) > 1 else ""
+            raise GoldenError(f"no golden was updated: {self.problems[0]}{more}")
 
     def _policy_for(self, observation: Observation) -> Policy:
         case = observation.case
