@@ -153,8 +153,12 @@ def _variant(model: Model, steps: int) -> Variant:
 
 
 def _chosen(models: Mapping[str, Model], selection: Selection) -> list[Model]:
-    """Return the models that take part: the default matrix's, or just the named ones if one is not in it."""
-    named = [models[name] for name in dict.fromkeys(selection.models) if name in models]
+    """Return the models that take part: the default matrix's, or just the named ones if one is not in it.
+
+    A case that is named names its model, so that a report's command runs it again as it stands.
+    """
+    names = selection.models or tuple(case.partition("/")[0] for case in selection.cases)
+    named = [models[name] for name in dict.fromkeys(names) if name in models]
     if any(not model.matrix for model in named):
         return named
     return [model for model in models.values() if model.matrix]

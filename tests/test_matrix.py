@@ -156,6 +156,11 @@ def test_a_model_outside_the_default_matrix_gets_an_array_of_its_own() -> None:
     assert uncovered([replace(case, model=own["tiny"]) for case in plan.cases], own, "embedded") == ((), ())
 
 
+def test_a_case_of_such_a_model_needs_no_other_name() -> None:
+    wanted = covering_array(MODELS, "embedded", TAPE, Selection(models=("tiny",))).cases[3]
+    assert covering_array(MODELS, "embedded", TAPE, Selection(cases=(wanted.id,))).cases == (wanted,)
+
+
 def test_the_full_matrix_is_the_cross_product_less_what_cannot_be() -> None:
     plan = full_matrix(SMALL, "embedded", TAPE)
     decode = 5 * 5  # paths, steps
