@@ -25,7 +25,7 @@ P4 = Model(
 """Pooled index keys, P = 4; the model of `cases/tiny.toml` (a test holds the two together)."""
 P1 = msgspec.structs.replace(P4, name="tiny-p1", index_kpool=1, page_size=64)
 """The same with P = 1; the model of `cases/tiny-p1.toml`."""
-_WIDE = msgspec.structs.replace(_GEOMETRY, width=4096, topk=256)
+_WIDE = msgspec.structs.replace(_GEOMETRY, width=4096, topk=512)
 WIDE = msgspec.structs.replace(P4, name="wide", geometries={kind.value: _WIDE for kind in EngineKind})
 """P = 4 on a table that is wide enough for pooled schedules to depend on the lengths."""
 WIDE1 = msgspec.structs.replace(WIDE, name="wide-p1", index_kpool=1, page_size=64)
