@@ -200,7 +200,8 @@ def details(finding: Finding) -> list[tuple[str, str]]:
         note = f"   ({finding.first.note})" if finding.first.note else ""
         details.append(("got", f"{finding.first.got}{note}"))
     if finding.elements:
-        details.append(("extent", f"{_count(finding.elements, 'element')} differ in the first round"))
+        differ = "differs" if finding.elements == 1 else "differ"
+        details.append(("extent", f"{_count(finding.elements, 'element')} {differ} in the first round"))
     if finding.rounds:
         again = finding.rounds[1:]
         later = f", again in {_shortened(again, ROUNDS_NAMED)}" if again else ""
