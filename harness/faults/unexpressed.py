@@ -30,9 +30,7 @@ UNEXPRESSED: Mapping[str, Unexpressed] = {
         "the harness waits for the device before it reads",
         "tests/engine/test_contract.py",
     ),
-    "P1": Unexpressed(_RANKS),
     "P3": Unexpressed(_RANKS),
-    "P4": Unexpressed(_RANKS),
     "T1": Unexpressed(_COMPARER + "NaN equals nothing here unless it is allowed", "tests/test_compare.py"),
     "T2": Unexpressed(_COMPARER + "dtype, shape and stride are compared one by one", "tests/test_compare.py"),
     "T4": Unexpressed(

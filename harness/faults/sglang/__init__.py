@@ -1,6 +1,6 @@
 """The released SGLang's part of the catalogue: its code is patched at its own seams, run by run."""
 
-from harness.faults.catalogue import Entry
+from harness.faults.catalogue import Entry, place
 from harness.faults.scene import Opener
 from harness.faults.sglang import (
     addresses,
@@ -13,6 +13,7 @@ from harness.faults.sglang import (
     order,
     padding,
     pooled,
+    sharing,
     steps,
 )
 from harness.faults.sglang.target import SglangTarget
@@ -27,10 +28,11 @@ FAULTS = (
     *padding.FAULTS,
     *modes.FAULTS,
     *steps.FAULTS,
+    *sharing.FAULTS,
     *order.FAULTS,
     *pooled.FAULTS,
 )
 ENTRIES: tuple[Entry, ...] = (
-    *sorted(FAULTS, key=lambda fault: (fault.cls, fault.id[0] == "X")),
-    *harmless.CHANGES,
+    *sorted(FAULTS, key=place),
+    *sorted(harmless.CHANGES, key=place),
 )

@@ -83,6 +83,16 @@ def in_the_larger(scene: Scene, bucket: int, leaf: torch.Tensor) -> torch.Tensor
     return leaf
 
 
+def the_lengths_themselves(scene: Scene, bucket: int, leaf: torch.Tensor) -> torch.Tensor:
+    """Lengths within the top-k are all the lengths, so one buffer is enough for both."""
+    return scene.leaf(0, bucket, "cache_seqlens_int32")
+
+
+def the_input_itself(scene: Scene, bucket: int, leaf: torch.Tensor) -> torch.Tensor:
+    """The persistent input, which holds the same request ids."""
+    return scene.target.given(bucket).requests
+
+
 FAULTS = (
     Fault(
         id="B1",
@@ -103,6 +113,22 @@ FAULTS = (
         text="The smaller bucket's page table lies inside the larger one's.",
         case=at(Path.RELEASED),
         injection=MadeOtherwise("real_page_table", in_the_larger, "overlapping allocation"),
+        expected="aliasing",
+        also=("refresh",),
+    ),
+    Fault(
+        id="B3b",
+        text="Selected lengths are the lengths themselves: short captured batches cannot tell them apart.",
+        case=at(),
+        injection=MadeOtherwise("dsa_cache_seqlens_int32", the_lengths_themselves, "legal at capture only"),
+        expected="aliasing",
+        also=("refresh",),
+    ),
+    Fault(
+        id="B3c",
+        text="The write plan's request ids are the persistent input, staged while a replay still reads it.",
+        case=at(model=P4),
+        injection=MadeOtherwise("kpool_write_plan.req", the_input_itself, "overlapping allocation"),
         expected="aliasing",
         also=("refresh",),
     ),

@@ -64,6 +64,30 @@ def not_when_short(
         plain(backend, metadata, lengths)
 
 
+def from_the_threshold_on(
+    scene: Scene, plain: Callable[..., torch.Tensor], seq_lens: torch.Tensor, *rest: Any, **given: Any
+) -> torch.Tensor:
+    """Plan rows that are as long as the threshold, too."""
+    plan = plain(seq_lens, *rest, **given)
+    rule = scene.case.geometry.plan
+    if not rule.min_rows <= seq_lens.shape[0] <= rule.max_rows:
+        return plan
+    rows = torch.nonzero(seq_lens >= plan[0, 0]).reshape(-1).to(torch.int32)
+    scene.hit(len(rows) != int(plan[0, 1]))
+    with scene.quiet():
+        plan[0, 1] = len(rows)
+        plan[1 : len(rows) + 1] = torch.stack((rows, seq_lens[rows.long()]), 1)
+    return plan
+
+
+def a_segment_more(
+    scene: Scene, plain: Callable[..., None], backend: Any, metadata: Any, lengths: torch.Tensor
+) -> None:
+    """Give each row L // 256 + 1 segments, one too many where L is a multiple."""
+    scene.hit(bool((lengths % 256 == 0).any()))
+    plain(backend, metadata, lengths // 256 * 256 + 1)
+
+
 FAULTS = (
     Fault(
         id="A1",
@@ -92,6 +116,14 @@ FAULTS = (
         text="Of the two plans of a step the pooled one is made for a bucket's first replay only.",
         case=at(Path.RELEASED, P4, fusion=True, steps=4),
         injection=AtSeam(seam.POOL_PLAN, left_out, STALE, when=Same(keys.bucket)),
+        expected="freshness",
+        also=("refresh",),
+    ),
+    Fault(
+        id="A3b",
+        text="A draft extension of the same requests keeps its whole pooled part.",
+        case=at(model=P4, mode=Mode.DRAFT_EXTEND),
+        injection=AtSeam(seam.KPOOL_DIRECT, left_out, SKIPPED, when=Same(keys.requests)),
         expected="freshness",
         also=("refresh",),
     ),
@@ -152,6 +184,22 @@ FAULTS = (
         injection=Rewritten((SCHEDULE,), rules.kept(keys.lengths_in_any_order), BY_KEY),
         expected="freshness",
         also=("equivalence",),
+    ),
+    Fault(
+        id="A6f",
+        text="A pooled plan has rows that are exactly as long as its threshold.",
+        case=at(model=P4),
+        injection=AtSeam(seam.PLANNER, from_the_threshold_on, "off by one"),
+        expected="equivalence",
+        also=("freshness",),
+    ),
+    Fault(
+        id="A6g",
+        text="The schedule rounds up by adding one, so whole segments count twice.",
+        case=at(),
+        injection=AtSeam(seam.SCHEDULE, a_segment_more, "wrong rounding"),
+        expected="equivalence",
+        also=("freshness",),
     ),
     Fault(
         id="A7",

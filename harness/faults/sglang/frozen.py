@@ -11,7 +11,7 @@ from harness.faults.catalogue import Fault
 from harness.faults.mechanisms import rules
 from harness.faults.mechanisms.combined import Unchanged
 from harness.faults.mechanisms.forward import Computed, Outputs, Reads, ReadsFrozen, with_leaves
-from harness.faults.mechanisms.life import Around
+from harness.faults.mechanisms.life import Around, AtCapture
 from harness.faults.mechanisms.rounds import captured_batch_only
 from harness.faults.mechanisms.timing import Reading
 from harness.faults.mechanisms.values import Rewritten
@@ -62,6 +62,12 @@ def narrower(scene: Scene, bucket: int) -> bool:
     changed: bool = scene.metadata(0, bucket).max_seq_len_k != width
     scene.bind(0, bucket, "max_seq_len_k", width)
     return changed
+
+
+def half_as_wide(scene: Scene, bucket: int) -> None:
+    """Freeze half the width beside the tensors, from the making of the metadata on."""
+    metadata = scene.metadata(0, bucket)
+    object.__setattr__(metadata, "max_seq_len_k", metadata.max_seq_len_k // 2)
 
 
 def first_table(scene: Scene, given: Given) -> Given:
@@ -116,6 +122,14 @@ FAULTS = (
         case=at(),
         injection=Around(narrower, "host value changes"),
         expected="address",
+    ),
+    Fault(
+        id="C3b",
+        text="The width that a graph freezes is half the table's, from the capture on.",
+        case=at(),
+        injection=AtCapture(half_as_wide, "wrong host value"),
+        expected="equivalence",
+        also=("address",),
     ),
     Fault(
         id="C4",

@@ -22,7 +22,7 @@ from harness.faults.scene import Given, Scene
 from harness.faults.sglang import seam
 from harness.faults.sglang.geometry import P1, P4, at
 from harness.faults.sglang.seam import AtSeam, StagedRefresh
-from harness.faults.sglang.steps import SHARES
+from harness.faults.sglang.sharing import SHARES
 from harness.fields import COUNTER
 from harness.rounds import Eager, Pause
 from harness.types import Drill, Kernel, Mode, Path

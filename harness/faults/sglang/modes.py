@@ -70,6 +70,13 @@ def from_the_mirror(
     return plain(backend, seq_lens=lengths, seq_lens_cpu=seq_lens_cpu, **given)
 
 
+def reserved_row_written(scene: Scene, plain: Callable[..., None], backend: Any, **given: Any) -> None:
+    """Write into the request table's reserved row, which padded rows read."""
+    plain(backend, **given)
+    backend.req_to_token[0, :4] = 7
+    scene.hit()
+
+
 def longer(scene: Scene, bucket: int, metadata: Any) -> None:
     """Count a token more."""
     metadata.cache_seqlens_int32.add_(1)
@@ -175,6 +182,13 @@ FAULTS = (
         case=at(model=P4, mode=Mode.TARGET_VERIFY),
         injection=Rewritten(("page_table_1", "real_page_table"), up_to_the_prefix, "off by one"),
         expected="freshness",
+    ),
+    Fault(
+        id="G3b",
+        text="A refresh writes into the request table that the next one reads.",
+        case=at(),
+        injection=AtSeam(seam.APPLY, reserved_row_written, "input written"),
+        expected="refresh",
     ),
     Fault(
         id="X7",

@@ -31,6 +31,16 @@ from harness.types import Kernel, Mode, Path, Role
 
 POOLED_HEADS = (32, 64)
 """Heads for which SGLang makes pooled schedules on Hopper, real or simulated."""
+_NOT_STATE = frozenset(
+    {
+        "decode_cuda_graph_metadata",
+        "forward_metadata",
+        "req_to_token",
+        "_arange_buf",
+        "_multi_ctas_kv_counter_buffer",
+    }
+)
+"""Attributes of a backend that are shown otherwise, or hold inputs and constants."""
 PATHS = (Path.RELEASED, Path.SHARED, Path.SHARED_IN_GRAPH)
 
 
@@ -211,10 +221,15 @@ class SglangSut:
         return tuple(_roots(backend) for backend in self._backends)
 
     def route(self) -> str:
-        """Return which path the last refresh took, from the calls that it made."""
+        """Return which path the last refresh took, from the calls that it made, and how it made tables."""
         first = _places(self._backends[0].forward_metadata)
         aliased = all(_places(backend.forward_metadata) == first for backend in self._backends[1:])
-        return self._watch.evidence.route(self.steps, multi_step=self._multi is not None, aliased=aliased)
+        evidence = self._watch.evidence
+        route = evidence.route(self.steps, multi_step=self._multi is not None, aliased=aliased)
+        fused = self._case.fusion_in_force or self._case.model.index_kpool == 1
+        if route and fused == bool(evidence.tables):
+            return f"{route} {'without' if fused else 'with'} the fused kernel"
+        return route
 
     def reference(self, leaf: str, inputs: Inputs) -> torch.Tensor | None:
         """Return FlashMLA's plan of the oracle's lengths, for the leaves that hold one.
@@ -261,6 +276,9 @@ def _places(metadata: Any) -> dict[str, tuple[int, torch.Size]]:
 def _roots(backend: Any) -> StepRoots:
     entries = getattr(backend, "decode_cuda_graph_metadata", {})
     state = {name: value for name, value in entries.items() if isinstance(name, str) and value is not None}
+    for name, value in vars(backend).items():
+        if name not in _NOT_STATE and isinstance(value, torch.Tensor | dict | list | tuple):
+            state[name] = value
     counter = backend._multi_ctas_kv_counter_buffer
     if counter is not None:
         state[COUNTER] = counter

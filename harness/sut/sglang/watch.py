@@ -26,6 +26,8 @@ class Evidence:
     direct: Counter[int] = field(default_factory=Counter)
     """Steps refreshed straight from the batch."""
     in_graph: bool = False
+    tables: int = 0
+    """Physical page tables that were made out of wide ones: what a fused kernel does not do."""
 
     def route(self, steps: int, *, multi_step: bool, aliased: bool) -> str:
         """Return the path that these calls are, or what was called where they are none of the paths.
@@ -89,6 +91,7 @@ class Watch:
         wrap(step, "_precompute_replay_metadata", lambda *_: self._span("precompute"))
         wrap(step, "_refresh_paged_mqa_schedule_metadata", own("derived_refresh"))
         wrap(step, "_copy_base_replay_buffers", copying)
+        wrap(step, "_transform_table_1_to_real", _nothing, self._table_made)
         wrap(
             step, "init_forward_metadata_replay_cuda_graph_from_precomputed", _nothing,
             lambda backend: self.evidence.staged.update((backend.speculative_step_id,)),
@@ -107,6 +110,9 @@ class Watch:
         # A sibling copy that SGLang refuses refreshes the step from the precomputed input instead.
         if backend.speculative_step_id not in self.evidence.staged:
             self.evidence.siblings.add(backend.speculative_step_id)
+
+    def _table_made(self, *_: Any) -> None:
+        self.evidence.tables += 1
 
     def _multi_done(self, *_: Any) -> None:
         self.evidence.multi_copies += 1
