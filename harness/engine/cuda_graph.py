@@ -75,7 +75,7 @@ class CudaGraphEngine:
         self.synchronize()
         gc.collect()  # a tensor or graph collected while capturing would call what a capture forbids
         if not self._graphs:  # the allocator gives a pool up with its last graph
-            self._pool = torch.cuda.graph_pool_handle()
+            self._renew_pool()
         graph = torch.cuda.CUDAGraph()
         try:
             with torch.no_grad(), torch.cuda.stream(self._capturing):
@@ -158,6 +158,11 @@ class CudaGraphEngine:
             raise
         return result
 
+    def _renew_pool(self) -> None:
+        """Take a new pool; graphs of the old one, which may live on, say nothing about whether it does."""
+        self._pool = torch.cuda.graph_pool_handle()
+        self._graphs = weakref.WeakSet()
+
     def _recover(self) -> None:
         """Put allocator and generators back in order after an invalidated capture.
 
@@ -167,7 +172,7 @@ class CudaGraphEngine:
         """
         with suppress(RuntimeError):  # newer versions have ended it already
             torch._C._cuda_endAllocateToPool(self.device.index, self._pool)
-        self._pool = torch.cuda.graph_pool_handle()
+        self._renew_pool()
         token = torch.zeros(1, device=self.device)
         torch.cuda.synchronize(self.device)
         graph = torch.cuda.CUDAGraph()

@@ -343,3 +343,18 @@ def test_work_that_nothing_orders_is_a_race_on_the_tape() -> None:
     assert not held_back(lambda: x.copy_(staged), wait=True)
     assert not held_back(lambda: other.fill_(3), wait=False)
     assert not engine.races()
+
+
+def test_an_old_graph_that_lives_on_does_not_keep_later_pools_in_use(engine: Engine) -> None:
+    x = ints(engine, 1)
+    kept, _ = engine.capture(lambda: x + 1)
+    with pytest.raises(CaptureError):
+        engine.capture(lambda: (x + 1).item())  # the engine takes another pool after a refusal
+    for _ in range(3):
+        graph, out = engine.capture(lambda: x + 2)
+        engine.launch(graph)
+        engine.synchronize()
+        assert out.tolist() == [int(x[0]) + 2]
+        del graph, out
+    engine.launch(kept)
+    engine.synchronize()
