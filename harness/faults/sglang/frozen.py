@@ -38,6 +38,13 @@ def baked_in(scene: Scene, bucket: int, outputs: Outputs) -> Outputs:
     return computed(outputs, last, first)
 
 
+def of_another_constant(scene: Scene, bucket: int, outputs: Outputs) -> Outputs:
+    """Every step's result is larger by one."""
+    for step in range(len(outputs)):
+        outputs = computed(outputs, step, outputs[step].computed["checksum"] + 1)
+    return outputs
+
+
 def into_step_0(scene: Scene, bucket: int, outputs: Outputs) -> Outputs:
     """Step 1's result is written where step 0's is."""
     target = outputs[0].computed["checksum"]
@@ -137,6 +144,15 @@ FAULTS = (
         case=at(Path.RELEASED),
         injection=Computed(baked_in, FROZEN),
         expected="output",
+    ),
+    Fault(
+        id="C4b",
+        text="A constant of the forward is another one, on every path alike.",
+        case=at(model=P4),
+        injection=Computed(of_another_constant, "wrong constant"),
+        expected="golden",
+        everywhere=True,
+        golden=True,
     ),
     Fault(
         id="C6",

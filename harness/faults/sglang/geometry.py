@@ -10,7 +10,7 @@ from dataclasses import replace
 
 import msgspec
 
-from harness.case import Case, Model
+from harness.case import Case, Geometry, Model, PlanRule
 from harness.faults import geometry as embedded
 from harness.types import Drill, EngineKind, Kernel, Mode, Path
 
@@ -18,16 +18,28 @@ _FIRST_PAGE = 262145
 _NARROW = msgspec.structs.replace(
     embedded.P4.geometries[EngineKind.TAPE.value], topk=512, first_page=_FIRST_PAGE
 )
+_HOPPER = PlanRule(
+    candidates=((65536, 30), (98304, 45), (131072, 60), (196608, 80), (262144, 112), (393216, 128)),
+    min_rows=31,
+    max_rows=512,
+)
+"""When an H200 writes plans: not in batches as small as these, so faults of plans show on a CPU only."""
+
+
+def _geometries(tape: Geometry) -> dict[str, Geometry]:
+    """Return the geometry by engine: on a GPU the number of workers and the plan rule are the device's."""
+    gpu = msgspec.structs.replace(tape, num_sms=132, plan=_HOPPER)
+    return {EngineKind.TAPE.value: tape, EngineKind.CUDA_GRAPH.value: gpu}
+
+
 _WIDER = msgspec.structs.replace(_NARROW, width=1280)
 _HEADS = 64
 """Heads for which SGLang plans pooled logits."""
 
-P4 = msgspec.structs.replace(
-    embedded.P4, name="sglang-tiny", heads=_HEADS, geometries={kind.value: _WIDER for kind in EngineKind}
-)
+P4 = msgspec.structs.replace(embedded.P4, name="sglang-tiny", heads=_HEADS, geometries=_geometries(_WIDER))
 """Pooled index keys, P = 4."""
 P1 = msgspec.structs.replace(
-    embedded.P1, name="sglang-tiny-p1", heads=_HEADS, geometries={kind.value: _NARROW for kind in EngineKind}
+    embedded.P1, name="sglang-tiny-p1", heads=_HEADS, geometries=_geometries(_NARROW)
 )
 """The same with P = 1."""
 

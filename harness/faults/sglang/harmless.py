@@ -158,13 +158,13 @@ CHANGES = (
     Harmless(
         id="X16",
         text="Rows of a top-k plan stand in another order, and junk follows them.",
-        cases=(at(), at(model=P4), at(Path.RELEASED, P4, fusion=True)),
+        cases=(at(), at(Path.RELEASED, P4, fusion=True)),
         injection=AtSeam(seam.PLANNER, permuted, "permuted rows"),
     ),
     Harmless(
         id="X17",
         text="Dead columns of all page tables hold ids out of any range.",
-        cases=(at(model=P4), at(Path.RELEASED, P4, steps=4)),
+        cases=(at(Path.RELEASED, P4, steps=4),),
         injection=Rewritten(("page_table_1", "real_page_table"), past_the_lengths, JUNK, everything=True),
     ),
     Harmless(
@@ -176,19 +176,19 @@ CHANGES = (
     Harmless(
         id="Y3",
         text="The steps are pointed at the shared object before it is refreshed, as well as after.",
-        cases=(at(drill=Drill.BUCKET_SWITCH), at(model=P4)),
+        cases=(at(drill=Drill.BUCKET_SWITCH),),
         injection=AtSeam(seam.OUT_GRAPH, pointed_first, "another order of steps"),
     ),
     Harmless(
         id="Y4",
         text="Step 0 is refreshed through the precomputed input: the staged form of the change.",
-        cases=(at(), at(model=P4, fusion=True, steps=5), at(kernel=Kernel.FLASHMLA_KV)),
+        cases=(at(model=P4, fusion=True, steps=5), at(kernel=Kernel.FLASHMLA_KV)),
         injection=StagedRefresh(counts=True),
     ),
     Harmless(
         id="Y5",
         text="The schedule comes from another algorithm with equal results.",
-        cases=(at(), at(Path.RELEASED, P4, fusion=True)),
+        cases=(at(Path.RELEASED, P4, fusion=True),),
         injection=AtSeam(seam.SCHEDULE, by_the_formula, OTHER),
     ),
     Harmless(
@@ -200,7 +200,7 @@ CHANGES = (
     Harmless(
         id="Y7",
         text="Every refresh is preceded by allocations of many sizes.",
-        cases=(at(drill=Drill.CHURN), at(Path.RELEASED, P4, fusion=True)),
+        cases=(at(drill=Drill.CHURN),),
         injection=Around(allocate, "extra allocations", before=True),
     ),
     Harmless(
@@ -242,7 +242,7 @@ CHANGES = (
     Harmless(
         id="Y25",
         text="Memory is released and taken again between replays, except what is written once.",
-        cases=(at(), at(Path.RELEASED, P4, fusion=True)),
+        cases=(at(Path.RELEASED, P4, fusion=True),),
         injection=Unchanged("pause and resume"),
         rounds=happening(Pause(), 3, 9),
     ),

@@ -107,7 +107,7 @@ FAULTS = (
     Fault(
         id="E4b",
         text="Request ids are kept in too few bits, so that two requests become one.",
-        case=at(bucket=4),
+        case=at(model=P4, bucket=4),
         injection=Reading(few_requests, NARROW),
         expected="equivalence",
     ),

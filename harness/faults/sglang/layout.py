@@ -179,7 +179,7 @@ FAULTS = (
     Fault(
         id="D7",
         text="A smaller bucket's lengths are sliced from the wrong end of the persistent tensor.",
-        case=at(bucket=4),
+        case=at(model=P4, bucket=4),
         injection=Reading(last_rows, SLICE, when=InBucket(0)),
         expected="equivalence",
         also=("freshness",),
@@ -227,7 +227,7 @@ FAULTS = (
     Fault(
         id="L1",
         text="A plan's header counts a row that the planner did not write.",
-        case=at(bucket=4),
+        case=at(model=P4, bucket=4),
         injection=AtSeam(seam.PLANNER, without_the_last_row, UNWRITTEN),
         expected="equivalence",
         also=("freshness",),

@@ -146,7 +146,7 @@ FAULTS = (
     Fault(
         id="J3",
         text="The KV counter lies in a workspace that others write.",
-        case=at(Path.RELEASED, kernel=Kernel.TRTLLM, bucket=4),
+        case=at(Path.RELEASED, P4, kernel=Kernel.TRTLLM, bucket=4),
         injection=StateRebound(COUNTER, in_the_workspace, "init", "overlapping allocation", steps=(0,)),
         expected="aliasing",
     ),

@@ -98,7 +98,7 @@ FAULTS = (
     Fault(
         id="F1",
         text="Padded rows have length 0, for which the kernel has no last block.",
-        case=at(drill=Drill.PADDED),
+        case=at(model=P4, drill=Drill.PADDED),
         injection=Reading(length_of_padding(0), FILL),
         expected="equivalence",
     ),
@@ -172,7 +172,7 @@ FAULTS = (
         id="X9",
         letter="F",
         text="A request fewer than before: its row keeps its pages.",
-        case=at(drill=Drill.PADDED, bucket=4),
+        case=at(model=P4, drill=Drill.PADDED, bucket=4),
         injection=Rewritten(("page_table_1", "real_page_table"), kept_padding, LEFT),
         expected="equivalence",
         also=("freshness",),

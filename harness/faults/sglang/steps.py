@@ -174,7 +174,7 @@ FAULTS = (
     Fault(
         id="H6",
         text="When a request goes, lengths stay in the rows that they had.",
-        case=at(bucket=4),
+        case=at(model=P4, bucket=4),
         injection=Reading(seeds_of_the_rows, "wrong row"),
         expected="equivalence",
     ),
