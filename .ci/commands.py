@@ -1,6 +1,6 @@
 """Print the commands of the `sh` blocks of Markdown files, each once, in reading order.
 
-A block marked `sh gpu` needs a GPU and is left out. Comments and blank lines are no commands.
+Blocks marked `sh gpu` (need a GPU) and `sh slow` (take long) are left out. Comments and blank lines are no commands.
 """
 
 from __future__ import annotations
