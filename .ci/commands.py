@@ -1,6 +1,7 @@
 """Print the commands of the `sh` blocks of Markdown files, each once, in reading order.
 
-Blocks marked `sh gpu` (need a GPU) and `sh slow` (take long) are left out. Comments and blank lines are no commands.
+Blocks marked `sh gpu` (need a GPU) or `sh slow` (take long) are left out. Comments and blank lines are no
+commands.
 """
 
 from __future__ import annotations

@@ -20,7 +20,7 @@ from harness.known import KnownFinding
 
 ROOT = Path(__file__).parent.parent
 PAGES = sorted([ROOT / "README.md", ROOT / "CHANGELOG.md", *(ROOT / "docs").rglob("*.md")])
-TAGS = ("", "sh", "sh gpu", "text", "toml", "python", "json")
+TAGS = ("", "sh", "sh gpu", "sh slow", "text", "toml", "python", "json")
 
 
 def project() -> dict[str, Any]:
