@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 from hypothesis import strategies as st
 
 from harness.fuzz.space import Room
+from harness.fuzz.store import exchangeable
 from harness.types import Mode
 
 Draw = st.DrawFn
@@ -32,6 +33,7 @@ class Rows:
     accepted: tuple[int, ...]
     """As many as lengths in draft-extend, else none."""
     pages: int
+    exchange: tuple[int, ...] = ()
     junk: int = 0
 
     @property
@@ -53,7 +55,8 @@ def any_rows(draw: Draw, room: Room, bucket: int) -> Rows:
     length = lengths_of(room)
     lengths = tuple(draw(length) for _ in range(live))
     requests = _requests(draw, room, live, ())
-    return Rows(lengths, requests, _accepted(draw, room, live), draw(st.integers(0, PAGE_SEEDS)), _junk(draw))
+    accepted, pages = _accepted(draw, room, live), draw(st.integers(0, PAGE_SEEDS))
+    return Rows(lengths, requests, accepted, pages, junk=_junk(draw))
 
 
 @st.composite
@@ -63,7 +66,10 @@ def next_rows(draw: Draw, room: Room, bucket: int, base: Rows) -> Rows:
     if not base.live:
         return draw(any_rows(room, bucket))
     move = draw(st.sampled_from(_MOVES))
-    return move(draw, room, bucket, replace(base, junk=_junk(draw)))
+    moved = move(draw, room, bucket, replace(base, junk=_junk(draw)))
+    if moved.exchange and not exchangeable(moved.exchange, moved.lengths, room.scale):
+        return replace(moved, exchange=())
+    return moved
 
 
 def capture_rows(room: Room, bucket: int) -> st.SearchStrategy[Rows]:
@@ -86,7 +92,17 @@ def _again(draw: Draw, room: Room, bucket: int, rows: Rows) -> Rows:
 
 
 def _other_pages(draw: Draw, room: Room, bucket: int, rows: Rows) -> Rows:
-    return replace(rows, pages=draw(st.integers(0, PAGE_SEEDS)))
+    return replace(rows, pages=draw(st.integers(0, PAGE_SEEDS)), exchange=())
+
+
+def _exchanged(draw: st.DrawFn, room: Room, bucket: int, rows: Rows) -> Rows:
+    """Two pages of one request change places: its first, last and number of pages may all stay."""
+    row = _row(draw, rows)
+    columns = room.scale.columns(rows.lengths[row])
+    if columns < 2:
+        return _other_pages(draw, room, bucket, rows)
+    first = draw(st.integers(0, columns - 2))
+    return replace(rows, exchange=(row, first, draw(st.integers(first + 1, columns - 1))))
 
 
 def _grown(draw: Draw, room: Room, bucket: int, rows: Rows) -> Rows:
@@ -174,8 +190,8 @@ def _admitted(draw: Draw, room: Room, bucket: int, rows: Rows) -> Rows:
 
 Move = Callable[[Draw, Room, int, Rows], Rows]
 _MOVES: tuple[Move, ...] = (
-    _again, _grown, _nudged, _one_other, _all_but_one, _other_pages, _balanced, _swapped, _reordered,
-    _renamed, _dropped, _admitted, _accepting,
+    _again, _grown, _nudged, _one_other, _all_but_one, _other_pages, _exchanged, _balanced, _swapped,
+    _reordered, _renamed, _dropped, _admitted, _accepting,
 )  # fmt: skip
 
 

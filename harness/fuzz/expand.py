@@ -98,6 +98,10 @@ def _round(batch: Batch, name: str, case: Case, tables: Tables) -> Round:
     else:
         table = f"{name}.pages"
         tables[table] = _given_pages(batch.requests, batch.pages, case)
+    if isinstance(batch, Replay) and batch.exchange:
+        exchanged = f"{name}.exchange"
+        tables[exchanged] = _exchanged(tables[table], batch)
+        table = exchanged
     if isinstance(batch, Replay) and batch.junk:
         live = {
             request: scale.columns(length)
@@ -109,6 +113,14 @@ def _round(batch: Batch, name: str, case: Case, tables: Tables) -> Round:
         tables[junked] = fill_dead_columns(tables[table], live, valid, rng)
         table = junked
     return Round(name, batch.bucket, batch.lengths, batch.requests, table, accepted)
+
+
+def _exchanged(table: NDArray[np.int32], batch: Replay) -> NDArray[np.int32]:
+    row, first, second = batch.exchange
+    changed, request = table.copy(), batch.requests[row]
+    changed[request, [first, second]] = table[request, [second, first]]
+    changed.flags.writeable = False
+    return changed
 
 
 def _seed_key(seed: int) -> str:

@@ -128,6 +128,7 @@ class LifeOfABackend(RuleBasedStateMachine):
                 requests=rows.requests,
                 pages=rows.pages,
                 accepted=rows.accepted,
+                exchange=rows.exchange,
                 junk=rows.junk,
                 delayed=data.draw(st.sampled_from((False, False, False, True))),
             )

@@ -136,6 +136,8 @@ def _simpler(operation: Operation) -> Iterator[Operation]:
             yield change(operation, delayed=False)
         if operation.junk:
             yield change(operation, junk=0)
+        if operation.exchange:
+            yield change(operation, exchange=())
     if isinstance(operation, Capture | Replay):
         if operation.pages:
             yield change(operation, pages=0)
@@ -191,10 +193,14 @@ def _without_row(batch: Batch, row: int) -> Batch:
         return values[:row] + values[row + 1 :]
 
     pages = batch.pages
-    return msgspec.structs.replace(
+    fewer = msgspec.structs.replace(
         batch,
         lengths=left(batch.lengths),
         requests=left(batch.requests),
         accepted=left(batch.accepted) if batch.accepted else (),
         pages=pages if isinstance(pages, int) else pages[:row] + pages[row + 1 :],
     )
+    if not isinstance(fewer, Replay) or not fewer.exchange or fewer.exchange[0] < row:
+        return fewer
+    moved, *columns = fewer.exchange
+    return msgspec.structs.replace(fewer, exchange=() if moved == row else (moved - 1, *columns))

@@ -62,6 +62,8 @@ class Replay(
     requests: tuple[int, ...] = ()
     pages: Pages = 0
     accepted: tuple[int, ...] = ()
+    exchange: tuple[int, ...] = ()
+    """Row and two columns: these two model pages of the row's request lie in each other's place; or none."""
     junk: int = 0
     """Seed of junk in the dead columns of the request table; 0: none."""
     delayed: bool = False

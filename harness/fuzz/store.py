@@ -107,6 +107,12 @@ def _batch_problems(batch: Batch, case: Case) -> Iterator[tuple[str, str]]:
 
 
 def _page_problems(batch: Batch, case: Case, scale: Scale) -> Iterator[tuple[str, str]]:
+    if (
+        isinstance(batch, Replay)
+        and batch.exchange
+        and not exchangeable(batch.exchange, batch.lengths, scale)
+    ):
+        yield "exchange", f"{list(batch.exchange)} is not a live row and two of the columns that it reaches"
     if isinstance(batch.pages, int):
         if batch.pages < 0:
             yield "pages", f"{batch.pages} is a seed: use 0 or more"
@@ -122,6 +128,14 @@ def _page_problems(batch: Batch, case: Case, scale: Scale) -> Iterator[tuple[str
             yield f"pages[{index}]", f"{len(pages)} pages; a length of {length} needs {needed}"
         if not all(first <= page <= last for page in pages) or len(set(pages)) != len(pages):
             yield f"pages[{index}]", f"pages are distinct and from {first} to {last}"
+
+
+def exchangeable(exchange: tuple[int, ...], lengths: tuple[int, ...], scale: Scale) -> bool:
+    """Whether these are a live row and two different columns that its length reaches."""
+    if len(exchange) != 3 or not 0 <= exchange[0] < len(lengths):
+        return False
+    row, first, second = exchange
+    return min(first, second) >= 0 and first != second and max(first, second) < scale.columns(lengths[row])
 
 
 def dump_sequence(sequence: Sequence) -> str:

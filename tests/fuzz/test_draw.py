@@ -13,7 +13,7 @@ from harness.fuzz.draw import Rows, any_rows, capture_rows, next_rows
 from harness.fuzz.machine import machine_of
 from harness.fuzz.sequence import Capture, Pause, Replay, Sequence, Setting, case_of
 from harness.fuzz.space import Room, Space
-from harness.fuzz.store import dump_sequence, problems
+from harness.fuzz.store import dump_sequence, exchangeable, problems
 from harness.types import Mode
 from tests.fuzz.samples import EXTEND, MODELS, SHARED, VERIFY
 
@@ -31,6 +31,7 @@ def legal(rows: Rows, room: Room, bucket: int) -> None:
     assert all(1 <= request <= room.requests for request in rows.requests)
     assert len(rows.accepted) == (rows.live if room.scale.mode is Mode.DRAFT_EXTEND else 0)
     assert all(1 <= count <= room.scale.draft_tokens for count in rows.accepted)
+    assert not rows.exchange or exchangeable(rows.exchange, rows.lengths, room.scale)
 
 
 @settings(max_examples=40, deadline=None)
@@ -88,6 +89,7 @@ def test_all_that_can_happen_is_drawn() -> None:
     assert {sequence.ordinary for sequence in sequences} == {True, False}
     assert any(not one.lengths for one in replays), "no idle batch"
     assert any(one.junk for one in replays)
+    assert any(one.exchange for one in replays)
     assert any(len(one.lengths) < one.bucket for one in replays if one.lengths)
     assert any(
         sum(isinstance(one, Capture) and one.bucket == bucket for one in sequence.operations) > 1

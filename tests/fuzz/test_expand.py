@@ -68,6 +68,15 @@ def test_given_pages_are_taken_as_they_are() -> None:
     assert table[9, 0] == 5
 
 
+def test_two_pages_of_one_request_change_places() -> None:
+    plain = Replay(bucket=2, lengths=(900, 700), requests=(4, 2), pages=1)
+    other = Replay(bucket=2, lengths=(900, 700), requests=(4, 2), pages=1, exchange=(1, 0, 2))
+    _, program = expand(sequence_of(captured(2), plain, other), MODELS)
+    one, exchanged = (program.tables[round_.table] for round_ in program.rounds)
+    assert exchanged[2, :3].tolist() == [one[2, 2], one[2, 1], one[2, 0]]
+    assert np.array_equal(one[4], exchanged[4])
+
+
 def test_junk_changes_dead_columns_only() -> None:
     plain = Replay(bucket=2, lengths=(300,), requests=(4,), pages=1)
     junked = Replay(bucket=2, lengths=(300,), requests=(4,), pages=1, junk=1)

@@ -86,6 +86,20 @@ def test_only_what_can_be_run_is_tried_and_nothing_twice() -> None:
     assert size_of(smallest) < size_of(LONG)
 
 
+def test_an_exchange_follows_its_row() -> None:
+    batch = Replay(bucket=4, lengths=(300, 5, 900, 7), requests=(4, 3, 2, 1), exchange=(2, 0, 2))
+
+    def shows(sequence: Sequence) -> bool:
+        return any(isinstance(one, Replay) and one.exchange for one in sequence.operations)
+
+    smallest = Reducer(MODELS, shows, 300).reduce(sequence_of(Capture(bucket=4), batch))
+    last = smallest.operations[-1]
+    assert isinstance(last, Replay)
+    assert last.exchange == (0, 0, 2)
+    assert last.lengths == (513,)
+    assert last.bucket == 1
+
+
 def test_runs_are_bounded() -> None:
     smallest, reducer = reduced(lambda sequence: True, most=7)
     assert reducer.runs == 7

@@ -21,7 +21,7 @@ EVERYTHING = Sequence(
         Capture(bucket=4, lengths=(9, 60), requests=(3, 1), pages=2, accepted=(1, 2)),
         Replay(
             bucket=4, lengths=(900,), requests=(5,), pages=((9, 2, 7, 4),), accepted=(3,), junk=2,
-            delayed=True,
+            exchange=(0, 1, 3), delayed=True,
         ),
         Replay(bucket=4),
         Eager(rows=9000),
@@ -96,6 +96,16 @@ IMPOSSIBLE = [
         sequence_of(captured(2), Replay(bucket=2, lengths=(5, 6), requests=(3, 3))),
         "operations[1].requests",
         "names a request twice",
+    ),
+    (
+        sequence_of(captured(2), Replay(bucket=2, lengths=(300,), requests=(3,), exchange=(0, 1, 2))),
+        "operations[1].exchange",
+        "[0, 1, 2] is not a live row and two of the columns",
+    ),
+    (
+        sequence_of(captured(2), Replay(bucket=2, lengths=(900,), requests=(3,), exchange=(1, 0, 1))),
+        "operations[1].exchange",
+        "[1, 0, 1] is not",
     ),
     (sequence_of(Capture(bucket=3)), "operations[0].bucket", "3 is not one of buckets [1, 2, 4, 8]"),
     (
