@@ -85,9 +85,10 @@ def test_the_general_mechanisms_act_on_sglang_as_well_as_its_own_seams() -> None
 
 def test_pages_lie_where_neither_16_bits_nor_a_float_hold_their_ids() -> None:
     for model in (P1, P4):
-        case = at(model=model)
-        assert case.geometry.first_page > 1 << 16
-        assert case.geometry.first_page * 64 > 1 << 24, "slots of pooled keys, too"
+        first = at(model=model).geometry.first_page
+        assert first * model.index_kpool > 1 << 24, "physical pages"
+        assert first * 64 > 1 << 24, "slots of pooled keys, too"
+        assert (first + 1024) * model.page_tokens < 1 << 31, "tokens are 32 bits"
 
 
 def test_every_seam_is_used() -> None:

@@ -14,7 +14,8 @@ from harness.case import Case, Geometry, Model, PlanRule
 from harness.faults import geometry as embedded
 from harness.types import Drill, EngineKind, Kernel, Mode, Path
 
-_FIRST_PAGE = 262145
+_FIRST_PAGE = (1 << 24) + 1
+"""Lowest physical page: neither it nor its first token is held by 16 bits or by a float32."""
 _NARROW = msgspec.structs.replace(
     embedded.P4.geometries[EngineKind.TAPE.value], topk=512, first_page=_FIRST_PAGE
 )
@@ -32,7 +33,7 @@ def _geometries(tape: Geometry) -> dict[str, Geometry]:
     return {EngineKind.TAPE.value: tape, EngineKind.CUDA_GRAPH.value: gpu}
 
 
-_WIDER = msgspec.structs.replace(_NARROW, width=1280)
+_WIDER = msgspec.structs.replace(_NARROW, width=1280, first_page=(_FIRST_PAGE >> 2) + 1)
 _HEADS = 64
 """Heads for which SGLang plans pooled logits."""
 

@@ -42,6 +42,11 @@ def pages_in_16_bits(
     return narrow
 
 
+def pages_through_floats(spot: Spot) -> torch.Tensor:
+    """Physical page ids on a way through float32, which holds integers up to 2**24."""
+    return spot.fresh.to(torch.float32).to(torch.int32)
+
+
 def halves(scene: Scene, plain: Callable[..., None], *, seq_lens: torch.Tensor, **given: Any) -> None:
     """Lengths of 64 bits looked at as 32: every second one is the upper half of another."""
     scene.hit()
@@ -88,6 +93,13 @@ FAULTS = (
         text="Page ids are kept in 16 bits.",
         case=at(Path.RELEASED, P4),
         injection=AtSeam(seam.TABLE, pages_in_16_bits, NARROW),
+        expected="equivalence",
+    ),
+    Fault(
+        id="E1c",
+        text="Physical page ids lose their last bits on a way through float32.",
+        case=at(model=P4, fusion=True),
+        injection=Rewritten(("real_page_table",), pages_through_floats, NARROW),
         expected="equivalence",
     ),
     Fault(
