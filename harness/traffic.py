@@ -38,10 +38,9 @@ class _Part:
     """Its first rounds, which belong together; the rest is traffic."""
 
     def condensed(self, count: int) -> list[Round]:
-        """Return about `count` rounds: all of the traffic and as many of the first rounds as fit."""
-        rounds = self.stream.rounds
-        kept = max(1, count - (len(rounds) - self.deceptive))
-        return rounds[: min(kept, self.deceptive)] + rounds[self.deceptive :]
+        """Return `count` rounds: the end of the traffic and as many of the first rounds as fit."""
+        first, traffic = self.stream.rounds[: self.deceptive], self.stream.rounds[self.deceptive :][-6:]
+        return first[: max(1, count - len(traffic))] + traffic
 
 
 def build_program(case: Case) -> Program:
@@ -206,12 +205,14 @@ def _admit(stream: Stream, live: int) -> None:
 def _ordered(case: Case, parts: Sequence[_Part]) -> list[Round]:
     """Put both buckets' rounds into the drill's order.
 
-    Only the plain and the padded drill run the rounds whole: what the others look for shows in part of them.
+    Only the plain drill runs the rounds whole: what the others look for shows in part of them.
     """
     main, others = parts[0], [round_ for part in parts[1:] for round_ in part.stream.rounds]
-    if case.drill in (Drill.PLAIN, Drill.PADDED):
+    if case.drill is Drill.PLAIN:
         return _interleaved(main.stream.rounds, main.deceptive, others)
-    own = main.condensed(9 if case.bucket <= SMALL_BUCKET else 7)
+    if case.drill is Drill.PADDED:
+        return _interleaved(main.condensed(10), 4, others)
+    own = main.condensed(7)
     if case.drill is Drill.BUCKET_SWITCH:
         return [round_ for pair in zip(own, others, strict=False) for round_ in pair] if others else own
     chosen = _interleaved(own, 1, others[:4:2])
