@@ -252,7 +252,7 @@ class _Run:
         return RoundRecord(index, round_.name, tuple(refreshes), replay, skipped, recaptured)
 
     def _stage(self, round_: Round, truth: RoundTruth) -> tuple[LedgerEntry, ...]:
-        """Put a round's inputs in place; return what that wrote into metadata, which is the refresh's to write."""
+        """Put a round's inputs in place; return what that wrote into metadata, which only a refresh may."""
         with _system(f"staging of round {round_.name}"):
             if not self.probes:
                 self.sut.stage(truth.inputs)
