@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import secrets
 import sys
 import time
@@ -123,6 +124,7 @@ def fuzz(options: FuzzOptions, say: Say) -> Session:
     bench, space = prepare(options)
     chosen = secrets.randbelow(1 << 32) if options.seed is None else options.seed
     progress = Progress(say)
+    gc.freeze()  # modules and models stay: collections need not look at them again
     campaign = Campaign(
         bench,
         space,

@@ -17,6 +17,9 @@ from harness.types import Drill, EngineKind, Mode, Path
 LARGEST_BUCKET = 8
 """Largest batch size that is drawn: more rows cost time and show nothing else."""
 
+USUAL_STEPS = 3
+"""`S` that comes first: two draft steps, of which the second can share or copy; more cost time."""
+
 
 @dataclass(frozen=True)
 class Space:
@@ -24,7 +27,7 @@ class Space:
 
     models: Mapping[str, Model]
     settings: Mapping[Mode, tuple[Setting, ...]]
-    """Only modes that have some; simple ones first, so that failures shrink towards them."""
+    """Only modes that have some. The first ones are drawn more often, and failures shrink towards them."""
     pauses: bool = False
     """Whether the system offers pause and resume."""
 
@@ -85,6 +88,7 @@ def space_of(
     settings: dict[Mode, tuple[Setting, ...]] = {}
     for mode in Mode:
         cases = [case for case in _cases(named, models, sut, engine, mode) if not selection.rejects(case)]
+        cases.sort(key=lambda case: abs(case.variant.steps - USUAL_STEPS))
         found = [setting_of(case, buckets) for case in cases for buckets in sizes_of(case)]
         if found:
             settings[mode] = tuple(found)
