@@ -190,8 +190,8 @@ def _admitted(draw: Draw, room: Room, bucket: int, rows: Rows) -> Rows:
 
 Move = Callable[[Draw, Room, int, Rows], Rows]
 _MOVES: tuple[Move, ...] = (
-    _again, _grown, _nudged, _one_other, _all_but_one, _other_pages, _exchanged, _balanced, _swapped,
-    _reordered, _renamed, _dropped, _admitted, _accepting,
+    _again, _again, _grown, _nudged, _one_other, _all_but_one, _other_pages, _exchanged, _exchanged,
+    _balanced, _swapped, _reordered, _renamed, _dropped, _admitted, _accepting,
 )  # fmt: skip
 
 

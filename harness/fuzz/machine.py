@@ -73,12 +73,6 @@ class LifeOfABackend(RuleBasedStateMachine):
         bucket = self._bucket or data.draw(st.sampled_from(sorted(self._last)))
         self._replay(data, bucket, data.draw(next_rows(self.room, bucket, self._last[bucket])))
 
-    @rule(data=DATA)
-    def repeat(self, data: Any) -> None:
-        """The last batch of a bucket once more."""
-        bucket = data.draw(st.sampled_from(sorted(self._last)))
-        self._replay(data, bucket, self._last[bucket])
-
     @precondition(lambda self: len(self._last) > 1)
     @rule(data=DATA)
     def switch(self, data: Any) -> None:

@@ -81,7 +81,7 @@ def test_drawn_sequences_can_be_run(setting: Setting) -> None:
 
 
 def test_all_that_can_happen_is_drawn() -> None:
-    sequences = drawn(Space(MODELS, {one.mode: (one,) for one in SETTINGS}, pauses=True), 60)
+    sequences = drawn(Space(MODELS, {one.mode: (one,) for one in SETTINGS}, pauses=True), 100)
     operations = [one for sequence in sequences for one in sequence.operations]
     replays = [one for one in operations if isinstance(one, Replay)]
     assert {sequence.setting.mode for sequence in sequences} == set(Mode)
