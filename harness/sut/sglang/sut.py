@@ -27,7 +27,7 @@ from harness.sut.sglang.loader import Loaded, load
 from harness.sut.sglang.patches import Patches
 from harness.sut.sglang.watch import Watch
 from harness.traffic import build_program
-from harness.types import Kernel, Mode, Path, Role
+from harness.types import Drill, Kernel, Mode, Path
 
 POOLED_HEADS = (32, 64)
 """Heads for which SGLang makes pooled schedules on Hopper, real or simulated."""
@@ -227,7 +227,9 @@ class SglangSut:
         evidence = self._watch.evidence
         route = evidence.route(self.steps, multi_step=self._multi is not None, aliased=aliased)
         fused = self._case.fusion_in_force or self._case.model.index_kpool == 1
-        if route and fused == bool(evidence.tables):
+        # In a graph nothing is called between two replays but the drill's eager batches, which fuse nothing.
+        eager = self._case.path is Path.SHARED_IN_GRAPH and self._case.drill is Drill.OVERSIZE
+        if route and not eager and fused == bool(evidence.tables):
             return f"{route} {'without' if fused else 'with'} the fused kernel"
         return route
 
