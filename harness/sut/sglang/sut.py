@@ -27,7 +27,7 @@ from harness.sut.sglang.loader import Loaded, load
 from harness.sut.sglang.patches import Patches
 from harness.sut.sglang.watch import Watch
 from harness.traffic import build_program
-from harness.types import Drill, Kernel, Mode, Path
+from harness.types import Drill, Kernel, Mode, Path, Role
 
 POOLED_HEADS = (32, 64)
 """Heads for which SGLang makes pooled schedules on Hopper, real or simulated."""
