@@ -144,7 +144,9 @@ def _balanced(draw: Draw, room: Room, bucket: int, rows: Rows) -> Rows:
 
 
 def _swapped(draw: Draw, room: Room, bucket: int, rows: Rows) -> Rows:
-    return replace(rows, lengths=rows.lengths[1:] + rows.lengths[:1])
+    """The same lengths, each another row's."""
+    by = draw(st.integers(1, max(1, rows.live - 1)))
+    return replace(rows, lengths=rows.lengths[by:] + rows.lengths[:by])
 
 
 def _reordered(draw: Draw, room: Room, bucket: int, rows: Rows) -> Rows:
@@ -191,7 +193,7 @@ def _admitted(draw: Draw, room: Room, bucket: int, rows: Rows) -> Rows:
 Move = Callable[[Draw, Room, int, Rows], Rows]
 _MOVES: tuple[Move, ...] = (
     _again, _again, _grown, _nudged, _one_other, _all_but_one, _other_pages, _exchanged, _exchanged,
-    _balanced, _swapped, _reordered, _renamed, _dropped, _admitted, _accepting,
+    _balanced, _swapped, _swapped, _reordered, _renamed, _dropped, _admitted, _accepting,
 )  # fmt: skip
 
 
