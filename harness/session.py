@@ -67,10 +67,18 @@ def verify(runs: Sequence[RunOptions], console: Console) -> Outcome:
         raise HarnessError(
             f"{total} cases were planned but {len(done)} gave a result; a worker may have died"
         )
-    coverage = _coverage(planned, done)
     if all(result.skipped for result in done):
-        raise UsageError(f"no case ran: {next(iter(coverage.skipped))}")
-    return Outcome(done, coverage, time.monotonic() - start)
+        raise UsageError(_nothing_ran(done))
+    return Outcome(done, _coverage(planned, done), time.monotonic() - start)
+
+
+def _nothing_ran(done: Sequence[CaseResult]) -> str:
+    """Say why the system could be driven on no selected case: the reason that most of them have."""
+    reasons = Counter(result.skipped for result in done).most_common()
+    others = len(done) - reasons[0][1]
+    what = f"none of the {len(done)} selected cases ran" if len(done) > 1 else f"{done[0].case} did not run"
+    more = f" ({reasons[0][1]} cases; {others} for other reasons)" if others else ""
+    return f"{what}: {reasons[0][0]}{more}"
 
 
 def _results(runs: Sequence[RunOptions], planned: Sequence[Plan]) -> Iterator[CaseResult]:

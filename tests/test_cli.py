@@ -282,12 +282,28 @@ def test_a_selection_that_is_empty_names_the_filter_to_blame(
     assert one_line(capsys) == f"replay-harness: no case is selected: {said}"
 
 
-def test_a_run_in_which_everything_was_skipped_is_no_pass(
-    fake: Fake, capsys: pytest.CaptureFixture[str]
+@pytest.mark.parametrize(
+    ("reasons", "line"),
+    [
+        (("no GPU", "no GPU"), "none of the 2 selected cases ran: no GPU"),
+        (
+            ("other heads", "no such mode", "no such mode"),
+            "none of the 3 selected cases ran: no such mode (2 cases; 1 for other reasons)",
+        ),
+        (("no GPU",), "a did not run: no GPU"),
+    ],
+)
+def test_a_run_in_which_everything_was_skipped_is_no_pass_and_says_why(
+    fake: Fake, capsys: pytest.CaptureFixture[str], reasons: tuple[str, ...], line: str
 ) -> None:
-    fake.results = [result("a", skipped="no GPU"), result("b", skipped="no GPU")]
+    """What the filters left out is no reason: `x` is not what was selected."""
+    names = "abc"[: len(reasons)]
+    fake.plan_of = Plan(cases=tuple(map(case, names)), skipped=(("x", "left out by --model"),) * 5)
+    fake.results = [
+        replace(result(name), checks=(), skipped=reason) for name, reason in zip(names, reasons, strict=True)
+    ]
     assert main(["verify"]) == 2
-    assert one_line(capsys) == "replay-harness: no case ran: no GPU"
+    assert one_line(capsys) == f"replay-harness: {line}"
 
 
 def test_a_case_without_a_result_is_no_pass(fake: Fake, capsys: pytest.CaptureFixture[str]) -> None:
