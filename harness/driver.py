@@ -65,7 +65,7 @@ def drive(
 
     Raises NotDrivable where the system says that it cannot be driven on this case.
     """
-    run = _Run(case, program, truth, engine, probes)
+    run = Run(case, program, truth, engine, probes)
     try:
         run.execute(factory)
     except SystemFailure as failure:
@@ -75,8 +75,8 @@ def drive(
     return run.observation()
 
 
-class _Run:
-    """One run in progress."""
+class Run:
+    """One run in progress; `drive` makes one and ends it, `life` goes on with more rounds."""
 
     def __init__(self, case: Case, program: Program, truth: Truth, engine: Engine, probes: bool) -> None:
         self.case, self.program, self.truth, self.engine, self.probes = case, program, truth, engine, probes
@@ -103,6 +103,11 @@ class _Run:
 
     def execute(self, factory: SutFactory) -> None:
         """Build, capture every bucket, run every round."""
+        self.build(factory)
+        self.play()
+
+    def build(self, factory: SutFactory) -> None:
+        """Build the system and capture every bucket of the program."""
         with _system("build"):
             self._sut = factory(self.case, self.engine, self._spans)
             self._facts = dict(self._sut.facts())
@@ -112,10 +117,23 @@ class _Run:
             self._sut.init_graph_state()
         for bucket in self.program.buckets:
             self._capture(self.program.capture[bucket], before_round=0)
+
+    def play(self) -> None:
+        """Run every round of the program and what happens between them."""
         for index, round_ in enumerate(self.program.rounds):
             recaptured = self._between(index, round_.bucket) | self._disturb(index, round_)
             self._records.append(self._round(index, round_, recaptured))
         self._between(len(self.program.rounds), 0)
+
+    def renew(self, program: Program) -> None:
+        """Forget the rounds so far and go on with those of `program`: the same system, graphs and addresses.
+
+        Captures in force stay on record, with the walks that they speak of.
+        """
+        in_force = {one.bucket: replace(one, before_round=0) for one in self._captures}
+        self._captures = self._instruments.renew(tuple(in_force.values()))
+        self.program = program
+        self._records, self._pauses, self._references = [], [], {}
 
     def close(self) -> None:
         """Let go of the system under test."""

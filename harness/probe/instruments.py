@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import replace
 
 import numpy as np
 import torch
@@ -11,7 +12,7 @@ from numpy.typing import NDArray
 
 from harness.case import Case
 from harness.fields import Dims, fields_for
-from harness.observation import Cell, LeafFact, PauseFact, Refresh, Walk
+from harness.observation import Capture, Cell, LeafFact, PauseFact, Refresh, Walk
 from harness.probe.leaves import Look, Walker
 from harness.probe.ledger import Ledger, Watched
 from harness.probe.observers import (
@@ -64,6 +65,15 @@ class Instruments:
         self._walker = Walker(self._regions)
         self._watched: dict[tuple[int, int], Watched] = {}
         self._captured: dict[int, tuple[LeafFact, ...]] = {}
+
+    def renew(self, captures: tuple[Capture, ...]) -> list[Capture]:
+        """Forget values and walks but those of `captures`; return these with the walks' new numbers."""
+        kept = sorted({self.last_walk, *(walk for one in captures for walk in (one.walk_before, one.walk))})
+        number = {walk: index for index, walk in enumerate(kept)}
+        self.walks = [self.walks[walk] for walk in kept if walk < len(self.walks)]
+        self.values = Values()
+        self._watched.clear()
+        return [replace(one, walk=number[one.walk], walk_before=number[one.walk_before]) for one in captures]
 
     def walk(self, look: Look) -> int:
         """Walk all leaves of a look; return the index of the walk (the last one's if nothing changed)."""
