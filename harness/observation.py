@@ -233,6 +233,9 @@ class Expectation:
     and, where sharing is off, every step's."""
     counter_elements: int = 0
     """Least elements of each step's KV counter; 0 where there is none."""
+    host_values: Mapping[str, str] = field(default_factory=dict)
+    """Host attributes of the bucket's metadata by name, as `HostFact.value` prints them: what a graph of
+    this bucket has to freeze, in every step."""
 
 
 @dataclass(frozen=True)

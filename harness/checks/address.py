@@ -1,4 +1,7 @@
-"""Claim: every captured leaf stays where the graph found it, alive, from its capture to the last replay."""
+"""Claim: every captured leaf stays where the graph found it, alive, from its capture to the last replay.
+
+What a graph freezes besides addresses, host values, has to be right at its capture and the same afterwards.
+"""
 
 from __future__ import annotations
 
@@ -13,10 +16,30 @@ _REBOUND = "assigned instead of copied into, grown on demand, or made anew by an
 def check(subject: Subject) -> Outcome:
     """Compare every walk with the walk of the capture in force, per bucket."""
     found = subject.findings("address")
-    facts = 0
+    facts = sum(_frozen(subject, capture, found) for capture in subject.observation.captures)
     for capture, walk, name in _in_force(subject):
         facts += _compare(subject.observation.walks[capture.walk], walk, capture.bucket, name, found)
     return Outcome(found.result(), facts)
+
+
+def _frozen(subject: Subject, capture: Capture, found: Findings) -> int:
+    """Hold the host values that a graph froze against those that its system declares."""
+    declared = subject.observation.expected_of(capture.bucket).host_values
+    if capture.error or not declared:
+        return 0
+    hosts = subject.observation.walks[capture.walk].hosts
+    there = {(fact.step, fact.name): fact.value for fact in hosts if fact.bucket == capture.bucket}
+    steps = sorted({leaf.step for leaf in subject.observation.walks[capture.walk].leaves})
+    for step in steps:
+        for name, value in declared.items():
+            frozen = there.get((step, name), "absent")
+            if frozen != value:
+                message = f"the graph froze {name} of step {step} as {frozen}; it has to be {value}"
+                found.add(
+                    "host_wrong", message, subject=name, bucket=capture.bucket, step=step,
+                    hint="made from another batch, mode or width than the bucket's",
+                )  # fmt: skip
+    return len(steps) * len(declared)
 
 
 def _in_force(subject: Subject) -> Iterator[tuple[Capture, Walk, str]]:

@@ -216,8 +216,8 @@ def _spoke(observation: Observation, findings: list[Finding]) -> dict[str, int]:
 
 
 def _without_round(finding: Finding, done: int) -> int:
-    """At capture: sharing as it was made and writes of a forward. At the end: the run as a whole."""
-    return 0 if finding.check in ("aliasing", "readonly", "refresh") else done
+    """At capture: sharing and host values as they were made, writes of a forward. At the end: the whole run."""
+    return 0 if finding.check in ("address", "aliasing", "readonly", "refresh") else done
 
 
 def _messages(findings: list[Finding]) -> tuple[str, ...]:

@@ -135,8 +135,7 @@ FAULTS = (
         text="The width that a graph freezes is half the table's, from the capture on.",
         case=at(),
         injection=AtCapture(half_as_wide, "wrong host value"),
-        expected="equivalence",
-        also=("address",),
+        expected="address",
     ),
     Fault(
         id="C4",

@@ -33,7 +33,7 @@ def _geometries(tape: Geometry) -> dict[str, Geometry]:
     return {EngineKind.TAPE.value: tape, EngineKind.CUDA_GRAPH.value: gpu}
 
 
-_WIDER = msgspec.structs.replace(_NARROW, width=1280, first_page=(_FIRST_PAGE >> 2) + 1)
+_WIDER = msgspec.structs.replace(_NARROW, width=1536, first_page=(_FIRST_PAGE >> 2) + 1)
 _HEADS = 64
 """Heads for which SGLang plans pooled logits."""
 

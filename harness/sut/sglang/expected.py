@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
-from harness.case import Case
+from harness.case import PHYSICAL_PAGE, Case
 from harness.fields import COUNTER, Dims, Live, Sharing, fields_for, plan_is_written
 from harness.observation import Expectation, LedgerEntry
 from harness.types import Kernel, Mode, Path, Role
@@ -69,7 +69,25 @@ def expectation(
         shared=shared and case.sharing_applies,
         counter_elements=counter_bytes if dims.kernel is Kernel.TRTLLM else 0,
         state_leaves=_state_leaves(dims, shared=shared and case.sharing_applies),
+        host_values={name: repr(value) for name, value in _host_values(dims).items()},
     )
+
+
+def _host_values(dims: Dims) -> dict[str, int]:
+    """Return the Python values beside the tensors, which kernels are launched with.
+
+    Every row of a leaf is one query, in every mode; only an eager batch has longer ones. Metadata of a
+    draft extend reads no pooled tables, so it keeps the pool size of none.
+    """
+    values = {
+        "page_size": PHYSICAL_PAGE,
+        "max_seq_len_q": 1,
+        "max_seq_len_k": dims.width,
+        "dsa_max_seqlen_q": 1,
+        "pooled_index_kpool": 1 if dims.mode is Mode.DRAFT_EXTEND else dims.pool,
+    }
+    values |= {f"dsa_extend_seq_lens_list[{row}]": 1 for row in range(dims.rows)}
+    return values | ({"kpool_write_plan.num_draft_tokens": dims.written} if dims.pool > 1 else {})
 
 
 def _refreshed(dims: Dims) -> dict[str, int]:
