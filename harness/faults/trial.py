@@ -216,7 +216,7 @@ def _spoke(observation: Observation, findings: list[Finding]) -> dict[str, int]:
 
 
 def _without_round(finding: Finding, done: int) -> int:
-    """At capture: sharing and host values as they were made, writes of a forward. At the end: the whole run."""
+    """At capture: what was made then, host values and writes of a forward. At the end: the run as a whole."""
     return 0 if finding.check in ("address", "aliasing", "readonly", "refresh") else done
 
 
