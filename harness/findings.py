@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 
-from harness.picture import CasePicture
+from harness.picture import Around, CasePicture
 
 
 @dataclass(frozen=True)
@@ -90,6 +90,8 @@ class CaseResult:
     facts: Mapping[str, str] = field(default_factory=dict)
     skipped: str = ""
     """Why the case did not run (no GPU, not supported by the system)."""
+    around: tuple[Around, ...] = field(default=(), repr=False)
+    """The lines around the first difference of each finding that has one."""
     picture: CasePicture | None = field(default=None, repr=False)
     """What a report draws of it; only where `RunOptions.pictures` asks for it."""
 

@@ -1,4 +1,4 @@
-"""What a report draws of one case: storage by step, writes by refresh, differences with their neighbours.
+"""What a report shows of one case: storage by step, writes by refresh, differences with their neighbours.
 
 Plain data, made beside the observation (in a worker) and carried by the case's result, since the
 observation itself stays where it was made.
@@ -126,7 +126,7 @@ class Around:
     lengths: tuple[int, ...]
     """Tokens of each live request of that round."""
     elements: tuple[Neighbour, ...]
-    """Defined elements of the lines around it, by row and column."""
+    """Defined elements of the lines around it, by row and column, the different one included."""
 
 
 @dataclass(frozen=True)
@@ -136,4 +136,3 @@ class CasePicture:
     maps: tuple[StorageMap, ...]
     """One per captured bucket, the largest first."""
     timeline: Timeline
-    around: tuple[Around, ...]

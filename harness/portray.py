@@ -1,37 +1,23 @@
-"""Making a case's picture from what was judged: a pure function of the subject and its findings."""
+"""Making a case's picture from what was judged: a pure function of the subject."""
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 
-import numpy as np
-from numpy.typing import NDArray
-
-from harness.checks.subject import Array, Subject, first_difference
-from harness.fields import FieldSpec, Live, live_mask
-from harness.findings import Difference, Finding
-from harness.observation import Cell, LeafFact, LedgerEntry, Observation, RoundRecord, Span
-from harness.picture import Around, CasePicture, Moment, Neighbour, StorageMap, Strip, Timeline, Track
-from harness.truth import RoundTruth
+from harness.checks.subject import Subject
+from harness.observation import LeafFact, LedgerEntry, Observation, Span
+from harness.picture import CasePicture, Moment, StorageMap, Strip, Timeline, Track
 from harness.types import Path
 
-ROWS_AROUND = 2
-COLUMNS_AROUND = 3
 _Treated = tuple[int, str, tuple[int, ...], tuple[int, ...]]
 _Ledger = tuple[Moment, tuple[LedgerEntry, ...], tuple[Span, ...], dict[tuple[int, str], int]]
 
 
-def portray(subject: Subject, findings: Sequence[Finding]) -> CasePicture:
-    """Return the picture of a judged case; `findings`: its result's, in order."""
+def portray(subject: Subject) -> CasePicture:
+    """Return the picture of a judged case."""
     observation = subject.observation
-    return CasePicture(
-        maps=storage_maps(observation, observation.case.backends),
-        timeline=timeline(subject),
-        around=tuple(
-            found for index, one in enumerate(findings) if (found := _around(subject, index, one)) is not None
-        ),
-    )
+    return CasePicture(storage_maps(observation, observation.case.backends), timeline(subject))
 
 
 def storage_maps(observation: Observation, steps: int) -> tuple[StorageMap, ...]:
@@ -136,78 +122,3 @@ def _moments(subject: Subject) -> Iterator[_Ledger]:
             note = "; ".join(part for part in (round_.why, skipped, delayed, again) if part)
             moment = Moment("refresh", record.name, round_.bucket, replay is not None, note)
             yield moment, refresh.ledger, refresh.spans, {} if in_graph else declared(round_.bucket)
-
-
-def _around(subject: Subject, index: int, finding: Finding) -> Around | None:
-    """Return the lines around a finding's first difference; None where it is not one of a leaf's elements."""
-    if finding.first is None or not finding.rounds:
-        return None
-    record = next((one for one in subject.observation.rounds if one.name == finding.rounds[0]), None)
-    expected = subject.expected(record, finding.field) if record is not None else None
-    if record is None or expected is None:
-        return None
-    truth = subject.truths[record.index]
-    spec = truth.fields.get(finding.field)
-    cell = _cell(subject, record, truth, expected[0], finding)
-    if spec is None or cell is None:
-        return None
-    got = subject.observation.values[cell.value]
-    round_ = subject.round(record)
-    return Around(
-        finding=index,
-        step=cell.step,
-        request=_request(spec, truth, finding.first.row),
-        round_name=record.name,
-        why=round_.why,
-        lengths=round_.lengths,
-        elements=tuple(_neighbours(spec, truth, expected[0], got, finding.first)),
-    )
-
-
-def _request(spec: FieldSpec, truth: RoundTruth, row: int) -> int:
-    """Return the request that a row belongs to, -1 where rows are no requests (schedules, plans, sums)."""
-    dims, length = truth.dims, spec.shape(truth.dims)[0]
-    if spec.live is Live.PLAN or spec.name.endswith("schedule_metadata"):
-        return -1
-    return row // (length // dims.bucket) if length in (dims.rows, dims.bucket) else -1
-
-
-def _cell(
-    subject: Subject, record: RoundRecord, truth: RoundTruth, expected: Array, finding: Finding
-) -> Cell | None:
-    """Return the recorded leaf that differs from what is expected first where the finding says."""
-    cells = [cell for refresh in record.refreshes for cell in refresh.cells]
-    cells += record.replay.read if record.replay is not None else ()
-    for cell in cells:
-        got = subject.observation.values[cell.value]
-        ours = cell.name == finding.field and (not finding.steps or cell.step in finding.steps)
-        if ours and got.shape == expected.shape:
-            _, first = first_difference(truth, cell.name, expected, got)
-            if _place(first) == _place(finding.first):
-                return cell
-    return None
-
-
-def _place(first: Difference | None) -> tuple[int, int, str] | None:
-    return None if first is None else (first.row, first.column, first.got)
-
-
-def _neighbours(
-    spec: FieldSpec, truth: RoundTruth, expected: Array, got: Array, first: Difference
-) -> Iterator[Neighbour]:
-    rows, columns = positions(spec, truth, expected.size)
-    near = (np.abs(rows - first.row) <= ROWS_AROUND) & (np.abs(columns - first.column) <= COLUMNS_AROUND)
-    for at in np.flatnonzero(near):
-        yield Neighbour(int(rows[at]), int(columns[at]), str(expected[at]), str(got[at]))
-
-
-def positions(spec: FieldSpec, truth: RoundTruth, size: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Return the rows and columns of a canonical vector's elements, int64 `[size]`, as `fields.position`."""
-    flat = np.arange(size, dtype=np.int64)
-    if spec.live is Live.PLAN:
-        return flat // 2, flat % 2
-    mask = live_mask(spec, truth.dims, truth.inputs)
-    if mask is not None:
-        flat = np.flatnonzero(mask.reshape(-1)).astype(np.int64)
-    shape = spec.shape(truth.dims)
-    return (flat // shape[1], flat % shape[1]) if len(shape) > 1 else (flat, np.zeros_like(flat))

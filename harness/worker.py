@@ -141,12 +141,16 @@ def judge_file(file: FilePath, options: RunOptions) -> CaseResult:
 
 
 def pictured(result: CaseResult, subject: Subject, options: RunOptions) -> CaseResult:
-    """Return a result with its picture, where a report asks for one."""
+    """Return a result with the lines around its differences, and with its picture where a report asks."""
+    if result.findings:
+        from harness.neighbours import around
+
+        result = replace(result, around=around(subject, result.findings))
     if not options.pictures:
         return result
     from harness.portray import portray
 
-    return replace(result, picture=portray(subject, result.findings))
+    return replace(result, picture=portray(subject))
 
 
 def make_engine(kind: EngineKind) -> Engine:

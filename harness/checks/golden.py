@@ -243,9 +243,16 @@ def _outputs(run: _Run, record: RoundRecord, keyed: Keyed) -> int:
                 f"output {name} of step {step} differs from the golden in round {record.name}",
                 subject=name, bucket=keyed.round.bucket, step=step, round_name=record.name,
                 elements=mismatch.count, hint="the step worked on other metadata, or the weights changed",
-                first=Difference(max(mismatch.index, 0), 0, mismatch.expected, mismatch.got, "flat index"),
+                first=_first_output(mismatch, got),
             )  # fmt: skip
     return elements
+
+
+def _first_output(mismatch: Mismatch, got: Array) -> Difference:
+    """Return the first difference by the output's own row and the element of that row."""
+    row, column = divmod(max(mismatch.index, 0), max(got.size // max(got.shape[0], 1), 1))
+    note = f"{mismatch.kind} as a whole" if mismatch.index < 0 else ""
+    return Difference(row, column, mismatch.expected, mismatch.got, note)
 
 
 def _not_a_number(got: Array, precision: str) -> Mismatch | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from harness.checks.computed import counterpart, equals_round, output_difference
 from harness.checks.subject import Findings, Outcome, State, Subject
 from harness.observation import OUT_OF_RANGE, Replay, RoundRecord
 from harness.types import Drill
@@ -49,22 +50,33 @@ def check(subject: Subject) -> Outcome:
             found.add("race", message, round_name=record.name, hint=_WAIT)
         if following is not None:
             elements += _after(subject, following, replay, found)
-        counterpart = subject.counterpart(record)
-        if counterpart is None or counterpart.replay is None:
-            continue
-        computed = {(cell.step, cell.name): cell.value for cell in counterpart.replay.outputs}
-        single = subject.ordinary is not None and subject.ordinary.case.backends == 1
-        for cell in replay.outputs:
-            elements += observation.values[cell.value].size
-            if (
-                cell.name != OUT_OF_RANGE
-                and computed.get((0 if single else cell.step, cell.name)) != cell.value
-            ):
-                message = (
-                    f"{cell.name} of step {cell.step} in the delayed replay of round {record.name} differs"
-                )
-                found.add("late_output", message, subject=cell.name, step=cell.step, round_name=record.name)
+        elements += _computed(subject, record, replay, found)
     return Outcome(found.result(), elements)
+
+
+def _computed(subject: Subject, record: RoundRecord, replay: Replay, found: Findings) -> int:
+    """What a delayed replay computed is what the ordinary path computes of the same inputs."""
+    ordinary, other = subject.ordinary, subject.counterpart(record)
+    if ordinary is None or other is None or other.replay is None:
+        return 0
+    elements = 0
+    for cell in replay.outputs:
+        got = subject.observation.values[cell.value]
+        elements += got.size
+        right = counterpart(subject, record, cell)
+        if cell.name == OUT_OF_RANGE or (right is not None and right.value == cell.value):
+            continue
+        differing, first = 0, None
+        if right is not None:
+            note = equals_round(subject, record, cell)
+            differing, first = output_difference(subject, ordinary.values[right.value], got, note)
+        found.add(
+            "late_output",
+            f"{cell.name} of step {cell.step} in the delayed replay of round {record.name} differs",
+            subject=cell.name, step=cell.step, round_name=record.name, elements=differing, first=first,
+            hint=_WAIT,
+        )  # fmt: skip
+    return elements
 
 
 def _after(subject: Subject, following: RoundRecord, replay: Replay, found: Findings) -> int:

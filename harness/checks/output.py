@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from harness.checks.subject import Findings, Outcome, State, Subject, first_difference
+from harness.checks.computed import counterpart, equals_round, output_difference
+from harness.checks.subject import Findings, Outcome, State, Subject
 from harness.observation import OUT_OF_RANGE, Cell, Replay, RoundRecord
 
 
@@ -22,7 +23,7 @@ def check(subject: Subject) -> Outcome:
         elements += _range(subject, record, replay, found)
         other = subject.counterpart(record)
         if other is not None and other.replay is not None:
-            elements += _computed(subject, record, replay, other.replay, found)
+            elements += _computed(subject, record, replay, found)
     return Outcome(found.result(), elements)
 
 
@@ -67,22 +68,15 @@ def _range(subject: Subject, record: RoundRecord, replay: Replay, found: Finding
     return count
 
 
-def _computed(
-    subject: Subject, record: RoundRecord, replay: Replay, ordinary: Replay, found: Findings
-) -> int:
-    assert subject.ordinary is not None
-    expected = {(cell.step, cell.name): cell for cell in ordinary.outputs}
-    single = subject.ordinary.case.backends == 1  # a reference of one backend serves every step
+def _computed(subject: Subject, record: RoundRecord, replay: Replay, found: Findings) -> int:
     elements = 0
     for cell in replay.outputs:
-        got = subject.observation.values[cell.value]
-        elements += got.size
+        elements += subject.observation.values[cell.value].size
         if cell.name == OUT_OF_RANGE:
             continue
-        other = expected.get((0 if single else cell.step, cell.name))
-        if other is not None and other.value == cell.value:
-            continue
-        _differs(subject, record, cell, other, found)
+        other = counterpart(subject, record, cell)
+        if other is None or other.value != cell.value:
+            _differs(subject, record, cell, other, found)
     return elements
 
 
@@ -92,10 +86,8 @@ def _differs(subject: Subject, record: RoundRecord, cell: Cell, other: Cell | No
         message = f"the ordinary path has no output {cell.name} of step {cell.step}"
         found.add("no_counterpart", message, subject=cell.name, step=cell.step, round_name=record.name)
         return
-    differing, first = first_difference(
-        subject.truths[record.index], cell.name,
-        subject.ordinary.values[other.value].reshape(-1), subject.observation.values[cell.value].reshape(-1),
-    )  # fmt: skip
+    values = subject.ordinary.values[other.value], subject.observation.values[cell.value]
+    differing, first = output_difference(subject, *values, note=equals_round(subject, record, cell))
     found.add(
         "computed_differs",
         f"{cell.name} of step {cell.step} differs from the ordinary path's in {differing} elements of round"

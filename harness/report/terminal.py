@@ -11,6 +11,7 @@ from rich.table import Table
 from rich.text import Text
 
 from harness.findings import CaseResult, Finding, Verdict
+from harness.report.around import around, by_finding
 from harness.report.tally import Cause, Coverage, Gathered, Row, Tally, causes, gathered, rows, tally
 from harness.types import EngineKind
 
@@ -55,7 +56,7 @@ def render(console: Console, results: Sequence[CaseResult], coverage: Coverage, 
     else:
         _blocks(console, table_rows)
     _coverage(console, coverage, total, table_rows)
-    _findings(console, causes(results, known=False))
+    _findings(console, results)
     _known(console, results)
     console.print()
     console.print(verdict_line(total))
@@ -146,9 +147,11 @@ def _coverage(console: Console, coverage: Coverage, total: Tally, table_rows: Se
         console.print(Text(f"{'checks':<15}{beside:>7,} not applicable (no subject in their case)"))
 
 
-def _findings(console: Console, found: Sequence[Cause]) -> None:
+def _findings(console: Console, results: Sequence[CaseResult]) -> None:
+    found = causes(results, known=False)
     if not found:
         return
+    neighbours = by_finding(results)
     number = sum(len(cause.findings) for cause in found)
     groups = gathered(found)
     console.print()
@@ -163,7 +166,12 @@ def _findings(console: Console, found: Sequence[Cause]) -> None:
         grid = Table.grid(padding=(0, 1, 0, 0))
         grid.add_column(no_wrap=True, style="dim")
         grid.add_column(overflow="fold")
-        for name, text in (*details(first), *_elsewhere(group)):
+        for name, text in details(first):
+            grid.add_row(name, Text(text))
+        near = around(group.first, neighbours, console.width)
+        if near is not None:
+            grid.add_row("around", near)
+        for name, text in _elsewhere(group):
             grid.add_row(name, Text(text))
         console.print(_indented(grid))
 

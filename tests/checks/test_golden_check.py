@@ -320,7 +320,7 @@ def test_large_outputs_are_sampled_but_no_nan_escapes(tmp_path: Path) -> None:
     assert check(clean, golden)[1] == check(CLEAN, golden)[1]  # 256 of 2304 elements, as CLEAN has in full
     finding = only(edit(nan_beside_the_samples), golden)
     assert finding.first is not None
-    assert (finding.kind, finding.first.row, finding.first.got) == ("output_differs", 1, "nan")
+    assert (finding.kind, finding.first.column, finding.first.got) == ("output_differs", 1, "nan")
 
 
 def test_outputs_of_other_inputs_precisions_and_delayed_replays_are_not_compared(golden: Golden) -> None:

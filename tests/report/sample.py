@@ -3,8 +3,15 @@
 from dataclasses import replace
 
 from harness.findings import CaseResult, CheckResult, Difference, Finding, Verdict
+from harness.picture import Around, Neighbour
 
 STALE = "freshness"
+_LINES = (*((row, column, str(10 * row + column)) for row in (5, 6) for column in (0, 1)), (7, 0, "1"))
+AROUND = Around(
+    0, 0, 7, "b4.03", "grown", (1, 2),
+    (*(Neighbour(row, column, text, text) for row, column, text in _LINES), Neighbour(7, 1, "3", "2")),
+)  # fmt: skip
+"""The lines around the first finding of a result that has one."""
 
 
 def finding(case: str, *, steps: tuple[int, ...] = (0, 1, 2), known: str = "", **changes: object) -> Finding:

@@ -5,7 +5,7 @@ from harness.picture import Moment, StorageMap, Strip, Timeline, Track
 from harness.report.html.ledger import moments_svg, summary, timeline_svg
 from harness.report.html.storage import shared, sharing, storage_svg
 from harness.report.html.svg import boxes, element, label
-from harness.report.html.words import of_bytes, steps
+from harness.report.words import of_bytes, steps
 
 
 def strip(step: int, region: int, stop: int, name: str = "a<b>") -> Strip:

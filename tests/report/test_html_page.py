@@ -9,14 +9,14 @@ import pytest
 
 from harness.errors import UsageError
 from harness.findings import CaseResult
-from harness.picture import Around, CasePicture, Moment, Neighbour, StorageMap, Strip, Timeline, Track
+from harness.picture import CasePicture, Moment, StorageMap, Strip, Timeline, Track
 from harness.report import jsonreport
 from harness.report.html.command import check_asked, write
 from harness.report.html.kept import load_run
 from harness.report.html.kills import load_kills
 from harness.report.html.page import Run, render
 from harness.report.tally import Coverage
-from tests.report.sample import finding, result
+from tests.report.sample import AROUND, finding, result
 
 ENVIRONMENT = {"harness": "1", "python": "3", "platform": "p", "cpus": 2, "packages": {}, "facts": {}}
 LIMIT = 3_000_000
@@ -55,8 +55,7 @@ def picture(steps: int, *, shared: bool, seed: int = 0) -> CasePicture:
         )
         for leaf in range(20)
     )
-    around = Around(0, 0, 7, "b4.03", "grown", (1, 2), (Neighbour(7, 0, "1", "1"), Neighbour(7, 1, "3", "2")))
-    return CasePicture(tuple(maps), Timeline(moments, tracks, ()), (around,))
+    return CasePicture(tuple(maps), Timeline(moments, tracks, ()))
 
 
 def page(*results: CaseResult, coverage: Coverage | None = None) -> str:
@@ -79,7 +78,7 @@ def test_the_matrix_says_how_each_check_ended() -> None:
 
 
 def test_a_finding_is_shown_with_the_lines_around_it() -> None:
-    text = page(replace(result("m/a", finding("m/a")), picture=picture(3, shared=True)))
+    text = page(replace(result("m/a", finding("m/a")), around=(AROUND,)))
     assert '<td class="wrong first"><span class="got">2</span> <span class="want">3</span></td>' in text
     assert "the value of round b4.02" in text
     assert "request 7" in text

@@ -1,7 +1,6 @@
-from harness.judge import judge
-from harness.portray import portray, positions
+from harness.portray import portray
 from harness.types import Path
-from tests.checks.test_planted import BATCHES, MODEL, stale_schedule, twice, wrong_row
+from tests.checks.test_planted import BATCHES, MODEL, twice
 from tests.faulty import Bends, bent_subject, own_copy
 from tests.helpers import make_case, make_program
 
@@ -10,63 +9,26 @@ PROGRAM = make_program(MODEL, 4, BATCHES[:3])
 
 def test_a_shared_path_is_one_storage_and_an_independent_one_is_many() -> None:
     shared = bent_subject(make_case(MODEL), PROGRAM, Bends())
-    (map_,) = portray(shared, ()).maps
+    (map_,) = portray(shared).maps
     assert map_.steps == 3
     assert [map_.shared_with_first(step) == map_.bytes_of(step) for step in (1, 2)] == [True, True]
     apart = bent_subject(make_case(MODEL, path=Path.INDEPENDENT), PROGRAM, Bends())
-    (map_,) = portray(apart, ()).maps
+    (map_,) = portray(apart).maps
     assert [map_.shared_with_first(step) for step in (1, 2)] == [0, 0]
     assert map_.bytes_of(0) == map_.bytes_of(1) > 0
 
 
 def test_a_step_with_an_object_of_its_own_shows() -> None:
     bends = Bends(captured=lambda sut, bucket: own_copy(sut, 1, bucket))
-    (map_,) = portray(bent_subject(make_case(MODEL), PROGRAM, bends), ()).maps
+    (map_,) = portray(bent_subject(make_case(MODEL), PROGRAM, bends)).maps
     assert 0 <= map_.shared_with_first(1) < map_.bytes_of(1)
     assert map_.shared_with_first(2) == map_.bytes_of(2)
 
 
 def test_the_ledger_of_a_right_refresh_is_as_declared_and_a_second_refresh_is_not() -> None:
-    right = portray(bent_subject(make_case(MODEL), PROGRAM, Bends()), ()).timeline
+    right = portray(bent_subject(make_case(MODEL), PROGRAM, Bends())).timeline
     assert all(track.counts == track.declared for track in right.leaves)
     assert [moment.replayed for moment in right.moments].count(True) == len(PROGRAM.rounds)
-    wrong = portray(bent_subject(make_case(MODEL), PROGRAM, Bends(refresh=twice)), ()).timeline
+    wrong = portray(bent_subject(make_case(MODEL), PROGRAM, Bends(refresh=twice))).timeline
     assert all(track.counts == tuple(2 * n for n in track.declared) for track in wrong.leaves)
     assert all(set(track.counts) == {2} for track in wrong.spans)
-
-
-def test_a_stale_schedule_is_shown_in_place() -> None:
-    subject = bent_subject(make_case(MODEL), PROGRAM, Bends(refresh=stale_schedule))
-    findings = judge(subject).findings
-    around = portray(subject, findings).around[0]
-    first = findings[around.finding].first
-    assert findings[around.finding].field == "paged_mqa_schedule_metadata"
-    assert first is not None
-    (spot,) = [one for one in around.elements if (one.row, one.column) == (first.row, first.column)]
-    assert (spot.expected, spot.got) == (first.expected, first.got)
-    assert around.request == -1
-    assert around.lengths == PROGRAM.rounds[0].lengths
-
-
-def test_a_wrong_page_is_shown_with_its_request_and_right_neighbours() -> None:
-    subject = bent_subject(make_case(MODEL), PROGRAM, Bends(refresh=wrong_row))
-    findings = judge(subject).findings
-    shown = [
-        one for one in portray(subject, findings).around if findings[one.finding].field == "real_page_table"
-    ]
-    around = shown[0]
-    assert around.request == 1
-    wrong = [(one.row, one.column) for one in around.elements if one.expected != one.got]
-    assert wrong == [(1, 0)]
-    assert any(one.row == 2 and one.expected == one.got for one in around.elements)
-
-
-def test_positions_agree_with_the_single_one() -> None:
-    from harness.fields import position
-
-    subject = bent_subject(make_case(MODEL), PROGRAM, Bends())
-    truth = subject.truths[1]
-    for name, value in truth.expected.items():
-        rows, columns = positions(truth.fields[name], truth, value.live.size)
-        single = [position(truth.fields[name], truth.dims, truth.inputs, at) for at in range(value.live.size)]
-        assert list(zip(rows.tolist(), columns.tolist(), strict=True)) == single

@@ -4,10 +4,11 @@ from dataclasses import replace
 import pytest
 from rich.console import Console
 
-from harness.findings import CaseResult
+from harness.findings import CaseResult, Difference
+from harness.picture import Neighbour
 from harness.report import terminal
 from harness.report.tally import Coverage, tally
-from tests.report.sample import finding, released, result
+from tests.report.sample import AROUND, finding, released, result
 
 COVERAGE = Coverage(5, {"sharing needs S >= 3": 7, "plans need P > 1": 2}, {"no GPU": 1})
 
@@ -163,6 +164,40 @@ def test_a_finding_as_plain_lines_for_a_pytest_failure() -> None:
     lines = terminal.describe(finding("a")).splitlines()
     assert lines[0] == "step 0 keeps the schedule of an earlier round [see row 7]."
     assert "  expected  3" in lines
+
+
+def test_a_difference_is_shown_among_its_neighbours() -> None:
+    lines = rendered(replace(result("a", finding("a")), around=(AROUND,))).splitlines()
+    at = next(number for number, line in enumerate(lines) if line.strip().startswith("around"))
+    assert [line.split() for line in lines[at : at + 4]] == [
+        ["around", "column", "0", "1"],
+        ["row", "6", "60", "61"],
+        ["row", "7", "1", "[2]"],
+        ["expected", "3"],
+    ]
+    assert lines[at + 3].index("3") == lines[at + 2].index("[2]") + 2  # right below it
+
+
+def test_neighbours_are_those_of_the_release_that_a_finding_is_of() -> None:
+    results = [
+        replace(released(result("a", finding("a")), version), around=around)
+        for version, around in (("1", ()), ("2", (AROUND,)))
+    ]
+    text = rendered(*results)
+    first, second = text.split("2. freshness")
+    assert "around" not in first
+    assert "around" in second
+
+
+@pytest.mark.parametrize("width", [40, 80, 132])
+def test_wide_neighbours_are_cut_to_the_terminal(width: int) -> None:
+    wide = tuple(Neighbour(7, column, "0.123456789", "0.123456788") for column in range(7))
+    first = Difference(7, 3, "0.123456789", "0.123456788")
+    text = rendered(
+        replace(result("a", finding("a", first=first)), around=(replace(AROUND, elements=wide),)), width=width
+    )
+    assert max(map(len, text.splitlines())) <= width
+    assert text.count("0.12") >= 2
 
 
 def test_one_cause_in_many_fields_is_one_entry() -> None:

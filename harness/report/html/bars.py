@@ -9,7 +9,7 @@ from markupsafe import Markup
 
 from harness.findings import CaseResult
 from harness.report.html.svg import boxes, drawing, element, label, title
-from harness.report.html.words import of_bytes
+from harness.report.words import of_bytes
 
 LEFT, ROW, BAR, RIGHT = 210.0, 17.0, 420.0, 170.0
 

@@ -9,7 +9,7 @@ from markupsafe import Markup, escape
 
 from harness.picture import Moment, Timeline, Track
 from harness.report.html.svg import boxes, drawing, element, label, title
-from harness.report.html.words import count, steps
+from harness.report.words import count, steps
 
 LEFT, CELL, ROW, HEAD = 290.0, 24.0, 15.0, 64.0
 MANY = 9

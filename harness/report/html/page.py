@@ -21,9 +21,9 @@ from harness.report.html.heat import check_names, group_of, heat, whose
 from harness.report.html.kills import KillMatrix
 from harness.report.html.ledger import moments_svg, summary, timeline_svg
 from harness.report.html.storage import sharing, storage_svg
-from harness.report.html.window import Window, window
-from harness.report.html.words import count, listed, of_bytes, steps
 from harness.report.tally import Cause, Coverage, causes, gathered, ordered, tally
+from harness.report.window import Window, window
+from harness.report.words import count, listed, of_bytes, steps
 from harness.types import Path
 
 MARKS: Mapping[str, str] = {"passed": "✓", "failed": "✗", "known": "!", "not_applicable": "·"}
@@ -205,9 +205,8 @@ def _own(result: CaseResult, drawn: int) -> tuple[Shown, ...]:
 
 
 def _window(result: CaseResult, index: int) -> Window | None:
-    picture = result.picture
-    found = [] if picture is None else [one for one in picture.around if one.finding == index]
-    return window(found[0], result.findings[index]) if found else None
+    found = next((one for one in result.around if one.finding == index), None)
+    return None if found is None else window(found, result.findings[index])
 
 
 def _storage(

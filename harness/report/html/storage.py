@@ -9,7 +9,7 @@ from markupsafe import Markup
 
 from harness.picture import StorageMap, Strip
 from harness.report.html.svg import boxes, drawing, label, title
-from harness.report.html.words import of_bytes
+from harness.report.words import of_bytes
 
 LEFT, ROW, GAP, TOP = 52.0, 20.0, 2.0, 4.0
 WIDTH = 620.0

@@ -1,12 +1,12 @@
-"""The lines around a first difference, as a small table."""
+"""The lines around a first difference, as a small table for any report."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from harness.findings import Finding
 from harness.picture import Around
-from harness.report.html.words import listed
+from harness.report.words import listed
 
 LENGTHS = 8
 """Lengths of a batch that are named; the rest are counted."""
@@ -36,6 +36,23 @@ class Window:
     """The round's inputs in words."""
     columns: tuple[int, ...]
     rows: tuple[tuple[int, tuple[Spot | None, ...]], ...]
+
+    def near(self, rows: int, columns: int) -> Window:
+        """Return the window cut to so many rows and columns on each side of the first difference."""
+        at = [
+            (n, m)
+            for n, (_, spots) in enumerate(self.rows)
+            for m, one in enumerate(spots)
+            if one and one.first
+        ]
+        if not at:
+            return self
+        (n, m), *_ = at
+        across = slice(max(m - columns, 0), m + columns + 1)
+        kept = self.rows[max(n - rows, 0) : n + rows + 1]
+        return replace(
+            self, columns=self.columns[across], rows=tuple((row, spots[across]) for row, spots in kept)
+        )
 
 
 def window(around: Around, finding: Finding) -> Window:
