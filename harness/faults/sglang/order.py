@@ -222,7 +222,7 @@ FAULTS = (
         id="P1",
         text="Near the largest length each rank decides for itself that nothing is drafted any more.",
         case=at(model=P4),
-        injection=Skipped(NearFull(8)),
+        injection=Skipped(NearFull(16)),
         expected="freshness",
         also=("refresh",),
     ),
