@@ -1,0 +1,1 @@
+"""Recorded traffic: read, described, cut, driven through any system, shrunk to a case."""
