@@ -28,9 +28,21 @@ def expand(sequence: Sequence, models: Mapping[str, Model]) -> tuple[Case, Progr
     Rounds are named by their bucket and the number of their operation, counted from 1. Raises CaseError
     where requests that lie on the pages of one seed need more of them than the pool has.
     """
-    held = frozenset(index for index in range(len(sequence.operations)) if sequence.held_back(index))
+    delayed = any(sequence.held_back(index) for index in range(len(sequence.operations)))
     model = models[sequence.setting.model]
-    case = case_of(sequence.setting, model, sequence.captured, delayed=bool(held))
+    case = case_of(sequence.setting, model, sequence.captured, delayed=delayed)
+    return case, program_of(sequence, case)
+
+
+def program_of(
+    sequence: Sequence, case: Case, first: int = 1, standing: NDArray[np.int32] | None = None
+) -> Program:
+    """Return the program of a sequence, or of a part of a longer one.
+
+    first: number of its first operation. standing: page map that holds what earlier operations gave, updated
+    in place: requests that are not in a batch keep their pages, as in a server; else they have none.
+    """
+    held = frozenset(index for index in range(len(sequence.operations)) if sequence.held_back(index))
     tables = _seeded(sequence, case)
     capture: dict[int, Round] = {}
     rounds: list[Round] = []
@@ -39,17 +51,18 @@ def expand(sequence: Sequence, models: Mapping[str, Model]) -> tuple[Case, Progr
     delayed: list[int] = []
     for index, operation in enumerate(sequence.operations):
         if not isinstance(operation, Replay):
-            waiting.append(_disturbance(operation, index, case, tables, capture))
+            waiting.append(_disturbance(operation, index + first, case, tables, capture, standing))
             continue
         if waiting:
             before[len(rounds)], waiting = tuple(waiting), []
         if index in held:
             delayed.append(len(rounds))
-        rounds.append(_round(operation, f"b{operation.bucket}.{index + 1:02d}", case, tables))
+        name = f"b{operation.bucket}.{index + first:02d}"
+        rounds.append(_round(operation, name, case, tables, standing))
     if waiting:
         before[len(rounds)] = tuple(waiting)
     used = {one.table for one in (*rounds, *_captures(before))}
-    return case, Program(
+    return Program(
         buckets=(),
         capture=capture,
         rounds=tuple(rounds),
@@ -76,11 +89,16 @@ def _captures(before: Mapping[int, tuple[program.Disturbance, ...]]) -> list[Rou
 
 
 def _disturbance(
-    operation: Operation, index: int, case: Case, tables: Tables, capture: dict[int, Round]
+    operation: Operation,
+    number: int,
+    case: Case,
+    tables: Tables,
+    capture: dict[int, Round],
+    standing: NDArray[np.int32] | None,
 ) -> program.Disturbance:
     if isinstance(operation, Capture):
-        name = f"b{operation.bucket}.capture{index + 1:02d}"
-        round_ = _round(operation, name, case, tables)
+        name = f"b{operation.bucket}.capture{number:02d}"
+        round_ = _round(operation, name, case, tables, standing)
         capture.setdefault(operation.bucket, round_)
         return program.Captured(round_)
     if isinstance(operation, Eager):
@@ -88,7 +106,7 @@ def _disturbance(
     return program.Churn() if isinstance(operation, Churn) else program.Pause()
 
 
-def _round(batch: Batch, name: str, case: Case, tables: Tables) -> Round:
+def _round(batch: Batch, name: str, case: Case, tables: Tables, standing: NDArray[np.int32] | None) -> Round:
     scale = Scale.of(case)
     accepted: tuple[int, ...] = ()
     if case.mode is Mode.DRAFT_EXTEND:
@@ -97,7 +115,7 @@ def _round(batch: Batch, name: str, case: Case, tables: Tables) -> Round:
         table = _seed_key(batch.pages)
     else:
         table = f"{name}.pages"
-        tables[table] = _given_pages(batch.requests, batch.pages, case)
+        tables[table] = _given_pages(batch.requests, batch.pages, case, standing)
     if isinstance(batch, Replay) and batch.exchange:
         exchanged = f"{name}.exchange"
         tables[exchanged] = _exchanged(tables[table], batch)
@@ -146,10 +164,16 @@ def _seeded(sequence: Sequence, case: Case) -> Tables:
 
 
 def _given_pages(
-    requests: tuple[int, ...], pages: tuple[tuple[int, ...], ...], case: Case
+    requests: tuple[int, ...],
+    pages: tuple[tuple[int, ...], ...],
+    case: Case,
+    standing: NDArray[np.int32] | None,
 ) -> NDArray[np.int32]:
-    table = np.zeros((case.geometry.requests, page_columns(case.model, case.geometry)), np.int32)
+    table = standing
+    if table is None:
+        table = np.zeros((case.geometry.requests, page_columns(case.model, case.geometry)), np.int32)
     for request, row in zip(requests, pages, strict=True):
         table[request, : len(row)] = row
+    table = table if standing is None else table.copy()
     table.flags.writeable = False
     return table

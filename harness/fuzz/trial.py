@@ -58,7 +58,8 @@ def _evidence(subject: Subject) -> Outcome:
     return replace(outcome, findings=tuple(one for one in outcome.findings if one.kind in OF_ONE_ROUND))
 
 
-def _checks() -> tuple[Check, ...]:
+def checks_of_a_sequence() -> tuple[Check, ...]:
+    """Return the checks that a sequence can answer to."""
     kept = [check for check in CHECKS if check.name != "golden"]
     return tuple(replace(check, run=_evidence) if check.name == "evidence" else check for check in kept)
 
@@ -95,7 +96,7 @@ class Bench:
         self._engine = engine
         self._known = known
         self._truth = Truth(rounds=128)
-        self._checks = _checks()
+        self._checks = checks_of_a_sequence()
 
     def run(self, sequence: Sequence) -> Trial:
         """Drive and judge a sequence.
