@@ -7,6 +7,8 @@ from dataclasses import dataclass, field
 from itertools import product
 
 from harness.case import Model
+from harness.errors import UsageError
+from harness.specification import Specification, specification_of
 from harness.types import Drill, Kernel, Mode, Path, Precision
 
 EMBEDDED = "embedded"
@@ -99,7 +101,20 @@ def axes_of(models: Sequence[Model], sut: str) -> Axes:
         "kernel": tuple(Kernel),
         "precision": tuple(Precision) if embedded else (Precision.FP32,),
     }
-    return Axes(values, tuple(_musts(models, values, embedded=embedded)))
+    own = specification_of(sut)
+    if own is not None:
+        values = {name: _restricted(sut, name, all_, own) for name, all_ in values.items()}
+    musts = _musts(models, values, embedded=embedded)
+    return Axes(values, tuple(must for must in musts if all(must[name] in values[name] for name in must)))
+
+
+def _restricted(sut: str, axis: str, values: tuple[object, ...], own: Specification) -> tuple[object, ...]:
+    wanted = own.axes.get(axis, values)
+    left = tuple(value for value in values if value in wanted)
+    if not left:
+        there_are = ", ".join(map(str, values))
+        raise UsageError(f"the specification of {sut} leaves nothing of axis {axis}: there are {there_are}")
+    return left
 
 
 def _musts(

@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from harness.case import PHYSICAL_PAGE, Case, PlanRule
 from harness.rounds import Inputs
+from harness.specification import Specification, specification_of
 from harness.types import Kernel, Mode, Role
 
 IntArray = NDArray[np.int64]
@@ -37,6 +38,8 @@ class Dims:
     """`N`."""
     num_sms: int
     plan: PlanRule
+    own: Specification | None = None
+    """What the system's metadata is where it is not DSA's."""
 
     @classmethod
     def of(cls, case: Case, bucket: int) -> Dims:
@@ -52,6 +55,7 @@ class Dims:
             draft_tokens=case.metadata_tokens,
             num_sms=geometry.num_sms,
             plan=geometry.plan,
+            own=specification_of(case.sut),
         )
 
     @property
@@ -91,6 +95,8 @@ class Live(Enum):
     """Header and `count` rows in any order; nothing at all where no plan is written."""
     ELSEWHERE = "elsewhere"
     """No formula: the reference is the same planner run on the oracle's lengths."""
+    MASKED = "masked"
+    """What the field's own `mask` says."""
 
 
 class Sharing(Enum):
@@ -105,6 +111,14 @@ class Sharing(Enum):
     """Across buckets of one backend: a slice of one buffer."""
 
 
+def _always(dims: Dims) -> bool:
+    return True
+
+
+def _own(dims: Dims) -> Sharing:
+    return Sharing.OWN
+
+
 @dataclass(frozen=True)
 class FieldSpec:
     """One metadata field."""
@@ -112,20 +126,18 @@ class FieldSpec:
     name: str
     dtype: str
     shape: Callable[[Dims], tuple[int, ...]]
-    role: Role
-    live: Live
-    exists: Callable[[Dims], bool]
-    sharing: Callable[[Dims], Sharing]
+    role: Role = Role.REFRESHED
+    live: Live = Live.ALL
+    exists: Callable[[Dims], bool] = _always
+    sharing: Callable[[Dims], Sharing] = _own
     plan_lengths: str = ""
     """For plans: the field whose rows are planned."""
     init_once_first: bool = False
     """Element 0 is written when the buffer is made and by no copy path: never poison, always compare."""
     derived: bool = False
     """Derived from lengths or tables rather than copied from the precomputed base fields."""
-
-
-def _always(dims: Dims) -> bool:
-    return True
+    mask: Callable[[Dims, Inputs], NDArray[np.bool_]] | None = None
+    """With `Live.MASKED`: which elements a refresh defines, bool of the leaf's shape."""
 
 
 def _pooled(dims: Dims) -> bool:
@@ -150,10 +162,6 @@ def _pooled_extend(dims: Dims) -> bool:
 
 def _flashmla(dims: Dims) -> bool:
     return dims.kernel is Kernel.FLASHMLA_KV and dims.pool == 1
-
-
-def _own(dims: Dims) -> Sharing:
-    return Sharing.OWN
 
 
 def _slice(dims: Dims) -> Sharing:
@@ -276,7 +284,8 @@ COUNTER = "multi_ctas_kv_counter_buffer"
 
 def fields_for(dims: Dims) -> dict[str, FieldSpec]:
     """Return the fields that exist with these dimensions, by name, in the specification's order."""
-    return {field.name: field for field in FIELDS if field.exists(dims)}
+    known = FIELDS if dims.own is None else dims.own.fields
+    return {field.name: field for field in known if field.exists(dims)}
 
 
 def plan_is_written(dims: Dims) -> bool:
@@ -301,6 +310,8 @@ def live_mask(field: FieldSpec, dims: Dims, inputs: Inputs) -> NDArray[np.bool_]
 
     Plans have no mask (`canonical_plan` picks their rows); ELSEWHERE leaves are wholly defined.
     """
+    if field.live is Live.MASKED:
+        return None if field.mask is None else field.mask(dims, inputs)
     unit = {Live.TOKENS: 1, Live.PAGES: PHYSICAL_PAGE, Live.POOLED_PAGES: PHYSICAL_PAGE * dims.pool}
     if field.live in unit:
         columns = np.arange(field.shape(dims)[1], dtype=np.int64) * unit[field.live]

@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from harness.case import PHYSICAL_PAGE, PlanRule
 from harness.fields import Dims, Live, fields_for, write_starts
 from harness.rounds import Inputs
+from harness.specification import Specification
 from harness.types import Mode
 
 Array = NDArray[np.generic]
@@ -27,9 +28,20 @@ SEGMENT = 256
 
 def expected(dims: Dims, inputs: Inputs) -> dict[str, Array]:
     """Return the right value of every field that has a formula, in the leaf's dtype and shape."""
+    if dims.own is not None:
+        return _own(dims, inputs, dims.own)
     values = _values(dims, inputs)
     return {
         name: values[name]().astype(field.dtype).reshape(field.shape(dims))
+        for name, field in fields_for(dims).items()
+        if field.live is not Live.ELSEWHERE
+    }
+
+
+def _own(dims: Dims, inputs: Inputs, own: Specification) -> dict[str, Array]:
+    values = own.expected(dims, inputs)
+    return {
+        name: np.asarray(values[name]).astype(field.dtype).reshape(field.shape(dims))
         for name, field in fields_for(dims).items()
         if field.live is not Live.ELSEWHERE
     }

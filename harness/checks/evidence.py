@@ -26,6 +26,7 @@ def check(subject: Subject) -> Outcome:
     facts += _inputs(subject, found)
     facts += _plans(subject, found)
     facts += _references(subject, found)
+    facts += _own_fields(subject, found)
     facts += _pauses(subject, found)
     facts += _replays(subject, found)
     return Outcome(found.result(), facts)
@@ -123,6 +124,23 @@ def _references(subject: Subject, found: Findings) -> int:
         if len(values) == 1:
             message = f"the reference of {name} is the same in every round: a stale one could not be told"
             found.add("reference_constant", message, subject=name, hint=_WEAK)
+    return len(seen)
+
+
+def _own_fields(subject: Subject, found: Findings) -> int:
+    """So does every field that a system declares by itself: the rounds were designed for DSA's."""
+    seen: dict[str, set[str]] = {}
+    for truth in subject.truths:
+        if truth.dims.own is None or truth.dims.bucket != subject.observation.case.bucket:
+            continue
+        for name, value in truth.expected.items():
+            if truth.fields[name].role is Role.REFRESHED:
+                seen.setdefault(name, set()).add(value.digest)
+    for name, values in sorted(seen.items()):
+        if len(values) == 1:
+            message = f"{name} has the same right value in every round: a stale one could not be told"
+            hint = "declare it INIT_ONCE, or give the case file rounds in which it differs"
+            found.add("field_constant", message, subject=name, hint=hint)
     return len(seen)
 
 
