@@ -369,7 +369,9 @@ def _report(
         jsonreport.write(json_file, jsonreport.document(outcome.results, outcome.seconds))
     if page is not None:
         html.write_page(page, outcome, faults_file)
-    terminal.render(terminal.make_console(), outcome.results, outcome.coverage, outcome.seconds)
+    terminal.render(
+        terminal.make_console(), outcome.results, outcome.coverage, outcome.seconds, outcome.flags
+    )
     return FOUND if outcome.unexpected else PASSED
 
 

@@ -21,10 +21,16 @@ def cases_dir(given: Path | None, cwd: Path | None = None) -> Path:
         if not any(given.glob("*.toml")):
             raise UsageError(f"--cases-dir {given}: holds no case files (*.toml)")
         return given
-    for root in (cwd or Path.cwd(), CHECKOUT):
-        if any((root / "cases").glob("*.toml")):
-            return root / "cases"
+    found = default_cases_dir(cwd)
+    if found is not None:
+        return found
     raise UsageError("no folder cases/ with case files here; run in a checkout or give --cases-dir DIR")
+
+
+def default_cases_dir(cwd: Path | None = None) -> Path | None:
+    """Return the folder of case files where none is given; None where there is none."""
+    folders = (root / "cases" for root in (cwd or Path.cwd(), CHECKOUT))
+    return next((folder for folder in folders if any(folder.glob("*.toml"))), None)
 
 
 def golden_dir(given: Path | None, cases: Path) -> Path:

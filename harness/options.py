@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import partial
@@ -49,6 +50,30 @@ class RunOptions:
     def version(self) -> str:
         """The release that is asked for, empty where any will do."""
         return self.sut_options.get("version", "")
+
+
+def flags_of(options: RunOptions) -> str:
+    """Return the flags, each after a blank, that run the same cases again, besides system, engine, release
+    and case: folders that are not the default ones, goldens switched off, options of the system.
+    """
+    from harness import locate
+
+    flags: list[str] = []
+    given, golden = options.cases_dir, options.golden_dir
+    if not _same(given, locate.default_cases_dir()):
+        flags += ["--cases-dir", str(given)]
+    if not _same(golden, locate.golden_dir(None, given)):
+        flags += ["--golden-dir", str(golden)]
+    if options.golden == "off":
+        flags.append("--no-golden")
+    for key, value in options.sut_options.items():
+        if key != "version":
+            flags += ["--sut-option", f"{key}={value}"]
+    return "".join(f" {shlex.quote(flag)}" for flag in flags)
+
+
+def _same(one: FilePath, other: FilePath | None) -> bool:
+    return other is not None and one.resolve() == other.resolve()
 
 
 def factory_of(options: RunOptions) -> SutFactory:

@@ -13,13 +13,13 @@ from rich.console import Console
 
 from harness.errors import GoldenError, HarnessError, UsageError
 from harness.findings import CaseResult
+from harness.options import RunOptions, flags_of
 from harness.report.progress import follow
 from harness.report.tally import Coverage, ordered
 from harness.unrun import undriven
 
 if TYPE_CHECKING:
     from harness.matrix import Plan
-    from harness.options import RunOptions
 
 
 @dataclass(frozen=True)
@@ -31,6 +31,8 @@ class Outcome:
     coverage: Coverage
     seconds: float
     """Wall time."""
+    flags: str = ""
+    """What the command that runs a case again needs besides it (`options.flags_of`)."""
 
     @property
     def unexpected(self) -> bool:
@@ -69,7 +71,7 @@ def verify(runs: Sequence[RunOptions], console: Console) -> Outcome:
         )
     if all(result.skipped for result in done):
         raise UsageError(_nothing_ran(done))
-    return Outcome(done, _coverage(planned, done), time.monotonic() - start)
+    return Outcome(done, _coverage(planned, done), time.monotonic() - start, flags_of(runs[0]))
 
 
 def _nothing_ran(done: Sequence[CaseResult]) -> str:
@@ -119,7 +121,7 @@ def judge(directory: Path, options: RunOptions, console: Console) -> Outcome:
     done = ordered(follow(runner.judge_saved(directory, options), 0, console))
     if not done:
         raise UsageError(f"{directory}: holds no saved observations; `verify --save DIR` makes them")
-    return Outcome(done, Coverage(len(done), {}, {}), time.monotonic() - start)
+    return Outcome(done, Coverage(len(done), {}, {}), time.monotonic() - start, flags_of(options))
 
 
 def update_goldens(

@@ -47,8 +47,13 @@ def make_console(*, stderr: bool = False) -> Console:
     )
 
 
-def render(console: Console, results: Sequence[CaseResult], coverage: Coverage, seconds: float) -> None:
-    """Print the whole report of a finished run; `seconds` is its wall time."""
+def render(
+    console: Console, results: Sequence[CaseResult], coverage: Coverage, seconds: float, flags: str = ""
+) -> None:
+    """Print the whole report of a finished run.
+
+    seconds: its wall time. flags: what the command that runs a case again needs besides it.
+    """
     total = tally(results, seconds)
     table_rows = rows(results)
     if console.width >= NARROW:
@@ -56,7 +61,7 @@ def render(console: Console, results: Sequence[CaseResult], coverage: Coverage, 
     else:
         _blocks(console, table_rows)
     _coverage(console, coverage, total, table_rows)
-    _findings(console, results)
+    _findings(console, results, flags)
     _known(console, results)
     console.print()
     console.print(verdict_line(total))
@@ -147,7 +152,7 @@ def _coverage(console: Console, coverage: Coverage, total: Tally, table_rows: Se
         console.print(Text(f"{'checks':<15}{beside:>7,} not applicable (no subject in their case)"))
 
 
-def _findings(console: Console, results: Sequence[CaseResult]) -> None:
+def _findings(console: Console, results: Sequence[CaseResult], flags: str) -> None:
     found = causes(results, known=False)
     if not found:
         return
@@ -171,7 +176,7 @@ def _findings(console: Console, results: Sequence[CaseResult]) -> None:
         near = around(group.first, neighbours, console.width)
         if near is not None:
             grid.add_row("around", near)
-        for name, text in _elsewhere(group):
+        for name, text in _elsewhere(group, flags):
             grid.add_row(name, Text(text))
         console.print(_indented(grid))
 
@@ -219,21 +224,21 @@ def details(finding: Finding) -> list[tuple[str, str]]:
     return details
 
 
-def _elsewhere(group: Gathered) -> list[tuple[str, str]]:
+def _elsewhere(group: Gathered, flags: str) -> list[tuple[str, str]]:
     fields, cases = group.other_fields, group.first.cases[1:]
     return [
         *([("fields", f"also {_shortened(fields, FIELDS_NAMED)}")] if fields else []),
         *([("also in", _shortened(cases, CASES_NAMED))] if cases else []),
-        ("again", command(group.first)),
+        ("again", command(group.first, flags)),
     ]
 
 
-def command(cause: Cause) -> str:
-    """Return the command line that runs the first case of a cause alone."""
+def command(cause: Cause, flags: str = "") -> str:
+    """Return the command line that runs the first case of a cause alone; `flags` as in `render`."""
     sut = f" --sut {cause.sut}" if cause.sut != "embedded" else ""
     engine = f" --engine {cause.engine}" if cause.engine != EngineKind.TAPE.value else ""
     version = f" --sut-option version={cause.version}" if cause.version else ""
-    return f"replay-harness verify{sut}{version}{engine} --case {cause.cases[0]}"
+    return f"replay-harness verify{sut}{version}{engine}{flags} --case {cause.cases[0]}"
 
 
 def _known(console: Console, results: Iterable[CaseResult]) -> None:

@@ -59,6 +59,13 @@ def test_the_command_that_runs_a_case_again_names_system_and_engine() -> None:
     assert "again    replay-harness verify --sut sglang --engine cuda_graph --case a\n" in text
 
 
+def test_the_command_that_runs_a_case_again_has_the_flags_of_the_run() -> None:
+    out = io.StringIO()
+    screen = Console(file=out, width=132, highlight=False, emoji=False, markup=False)
+    terminal.render(screen, [result("a", finding("a"))], COVERAGE, 2.0, " --sut-option plan=cached")
+    assert "again    replay-harness verify --sut-option plan=cached --case a\n" in out.getvalue()
+
+
 def test_the_system_is_a_column_only_where_there_are_several() -> None:
     assert "system" not in rendered(result("a"))
     assert "system" in rendered(result("a"), result("a", sut="sglang"))

@@ -106,6 +106,8 @@ class Run:
     """Wall time."""
     environment: Mapping[str, Any]
     """As the JSON report has it."""
+    flags: str = ""
+    """What the command that runs a case again needs besides it."""
 
 
 def render(run: Run, kills: KillMatrix | None = None) -> str:
@@ -127,8 +129,8 @@ def render(run: Run, kills: KillMatrix | None = None) -> str:
             checks=checks,
             explained={check.name: check for check in CHECKS},
             heat=heat(done, checks),
-            unexpected=_causes(done, views, known=False),
-            known=_causes(done, views, known=True),
+            unexpected=_causes(done, views, run.flags, known=False),
+            known=_causes(done, views, run.flags, known=True),
             bars=bars(done),
             cases=views,
             drawings=drawings.by_id,
@@ -246,7 +248,9 @@ def _batch(result: CaseResult, bucket: int) -> tuple[str, ...]:
     return whose(result), *axes, str(bucket)
 
 
-def _causes(results: Sequence[CaseResult], views: Sequence[CaseView], *, known: bool) -> tuple[Shown, ...]:
+def _causes(
+    results: Sequence[CaseResult], views: Sequence[CaseView], flags: str, *, known: bool
+) -> tuple[Shown, ...]:
     numbers = {_place(one.result): one.number for one in views}
     shown = []
     for group in gathered(causes(results, known=known)):
@@ -258,7 +262,7 @@ def _causes(results: Sequence[CaseResult], views: Sequence[CaseView], *, known: 
                 heading=terminal.heading(group),
                 finding=first,
                 window=_window(result, result.findings.index(first)),
-                details=(*terminal.details(first), ("again", terminal.command(cause))),
+                details=(*terminal.details(first), ("again", terminal.command(cause, flags))),
                 cases=tuple((numbers[_of_cause(cause, case)], case) for case in cause.cases),
                 others=tuple(other.findings[0] for other in group.causes[1:]),
             )
