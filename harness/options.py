@@ -54,11 +54,11 @@ class RunOptions:
 
 def flags_of(options: RunOptions) -> str:
     """Return the flags, each after a blank, that run the same cases again, besides system, engine, release
-    and case: folders that are not the default ones, goldens switched off, options of the system.
+    and case: the cross product, folders that are not the default ones, goldens off, options of the system.
     """
     from harness import locate
 
-    flags: list[str] = []
+    flags = ["--full"] if options.full else []
     given, golden = options.cases_dir, options.golden_dir
     if not _same(given, locate.default_cases_dir()):
         flags += ["--cases-dir", str(given)]

@@ -21,11 +21,16 @@ def test_the_default_run_needs_nothing() -> None:
 def test_what_was_given_is_given_again(tmp_path: Path) -> None:
     own = tmp_path / "my cases"
     options = replace(
-        DEFAULT, cases_dir=own, golden_dir=tmp_path / "kept", golden="off", sut_options={"plan": "a b"}
+        DEFAULT,
+        cases_dir=own,
+        golden_dir=tmp_path / "kept",
+        golden="off",
+        sut_options={"plan": "a b"},
+        full=True,
     )
     words = shlex.split(flags_of(options))
     assert words == [
-        "--cases-dir", str(own), "--golden-dir", str(tmp_path / "kept"), "--no-golden", "--sut-option",
+        "--full", "--cases-dir", str(own), "--golden-dir", str(tmp_path / "kept"), "--no-golden", "--sut-option",
         "plan=a b",
     ]  # fmt: skip
     own.mkdir()
