@@ -30,8 +30,8 @@ def test_what_was_given_is_given_again(tmp_path: Path) -> None:
     )
     words = shlex.split(flags_of(options))
     assert words == [
-        "--full", "--cases-dir", str(own), "--golden-dir", str(tmp_path / "kept"), "--no-golden", "--sut-option",
-        "plan=a b",
+        "--full", "--cases-dir", str(own), "--golden-dir", str(tmp_path / "kept"), "--no-golden",
+        "--sut-option", "plan=a b",
     ]  # fmt: skip
     own.mkdir()
     context = cli.commands["verify"].make_context("verify", [*words, "--case", "x"])

@@ -32,6 +32,9 @@ FIELDS_NAMED = 5
 ROUNDS_NAMED = 6
 """Rounds of a finding that are named; the rest are counted."""
 
+BESIDE = 12
+"""Columns to the left of a finding's texts: the indentation and their names."""
+
 FIGURES = ("cases", "replays", "refreshes per replay", "fused copies", "bytes owned", "checks", "elements")
 
 _UNITS = ("B", "KiB", "MiB", "GiB", "TiB")
@@ -176,7 +179,7 @@ def _findings(console: Console, results: Sequence[CaseResult], flags: str) -> No
         near = around(group.first, neighbours, console.width)
         if near is not None:
             grid.add_row("around", near)
-        for name, text in _elsewhere(group, flags):
+        for name, text in _elsewhere(group, flags, console.width - BESIDE):
             grid.add_row(name, Text(text))
         console.print(_indented(grid))
 
@@ -224,12 +227,12 @@ def details(finding: Finding) -> list[tuple[str, str]]:
     return details
 
 
-def _elsewhere(group: Gathered, flags: str) -> list[tuple[str, str]]:
+def _elsewhere(group: Gathered, flags: str, width: int) -> list[tuple[str, str]]:
     fields, cases = group.other_fields, group.first.cases[1:]
     return [
         *([("fields", f"also {_shortened(fields, FIELDS_NAMED)}")] if fields else []),
         *([("also in", _shortened(cases, CASES_NAMED))] if cases else []),
-        ("again", command(group.first, flags)),
+        ("again", continued(command(group.first, flags), width)),
     ]
 
 
@@ -239,6 +242,16 @@ def command(cause: Cause, flags: str = "") -> str:
     engine = f" --engine {cause.engine}" if cause.engine != EngineKind.TAPE.value else ""
     version = f" --sut-option version={cause.version}" if cause.version else ""
     return f"replay-harness verify{sut}{version}{engine}{flags} --case {cause.cases[0]}"
+
+
+def continued(line: str, width: int) -> str:
+    """Break a command at its blanks, each line but the last ended by a backslash: it can still be pasted."""
+    lines = [""]
+    for word in line.split(" "):
+        if lines[-1] and len(lines[-1]) + 1 + len(word) > width - (2 if len(line) > width else 0):
+            lines.append("")
+        lines[-1] += f" {word}" if lines[-1] else word
+    return " \\\n".join(lines)
 
 
 def _known(console: Console, results: Iterable[CaseResult]) -> None:

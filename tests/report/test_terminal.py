@@ -1,4 +1,5 @@
 import io
+import shlex
 from dataclasses import replace
 
 import pytest
@@ -64,6 +65,15 @@ def test_the_command_that_runs_a_case_again_has_the_flags_of_the_run() -> None:
     screen = Console(file=out, width=132, highlight=False, emoji=False, markup=False)
     terminal.render(screen, [result("a", finding("a"))], COVERAGE, 2.0, " --sut-option plan=cached")
     assert "again    replay-harness verify --sut-option plan=cached --case a\n" in out.getvalue()
+
+
+def test_a_command_that_does_not_fit_can_be_pasted() -> None:
+    line = "replay-harness verify --sut toy --sut-option plan=cached --case a/b/c"
+    assert terminal.continued(line, 80) == line
+    broken = terminal.continued(line, 40)
+    assert max(map(len, broken.splitlines())) <= 40
+    assert broken.count("\\\n") == len(broken.splitlines()) - 1 > 0
+    assert shlex.split(broken) == shlex.split(line)
 
 
 def test_the_system_is_a_column_only_where_there_are_several() -> None:
