@@ -11,9 +11,9 @@ from rich.table import Table
 from rich.text import Text
 
 from harness.findings import CaseResult, Finding, Verdict
+from harness.report.again import command, continued
 from harness.report.around import around, by_finding
-from harness.report.tally import Cause, Coverage, Gathered, Row, Tally, causes, gathered, rows, tally
-from harness.types import EngineKind
+from harness.report.tally import Coverage, Gathered, Row, Tally, causes, gathered, rows, tally
 
 STYLES: Mapping[Verdict, str] = {
     Verdict.PASSED: "green",
@@ -234,24 +234,6 @@ def _elsewhere(group: Gathered, flags: str, width: int) -> list[tuple[str, str]]
         *([("also in", _shortened(cases, CASES_NAMED))] if cases else []),
         ("again", continued(command(group.first, flags), width)),
     ]
-
-
-def command(cause: Cause, flags: str = "") -> str:
-    """Return the command line that runs the first case of a cause alone; `flags` as in `render`."""
-    sut = f" --sut {cause.sut}" if cause.sut != "embedded" else ""
-    engine = f" --engine {cause.engine}" if cause.engine != EngineKind.TAPE.value else ""
-    version = f" --sut-option version={cause.version}" if cause.version else ""
-    return f"replay-harness verify{sut}{version}{engine}{flags} --case {cause.cases[0]}"
-
-
-def continued(line: str, width: int) -> str:
-    """Break a command at its blanks, each line but the last ended by a backslash: it can still be pasted."""
-    lines = [""]
-    for word in line.split(" "):
-        if lines[-1] and len(lines[-1]) + 1 + len(word) > width - (2 if len(line) > width else 0):
-            lines.append("")
-        lines[-1] += f" {word}" if lines[-1] else word
-    return " \\\n".join(lines)
 
 
 def _known(console: Console, results: Iterable[CaseResult]) -> None:

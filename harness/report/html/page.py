@@ -16,6 +16,7 @@ from harness.checks.registry import CHECKS
 from harness.findings import CaseResult, Finding
 from harness.picture import StorageMap
 from harness.report import terminal
+from harness.report.again import command
 from harness.report.html.bars import bars
 from harness.report.html.heat import check_names, group_of, heat, whose
 from harness.report.html.kills import KillMatrix
@@ -262,7 +263,7 @@ def _causes(
                 heading=terminal.heading(group),
                 finding=first,
                 window=_window(result, result.findings.index(first)),
-                details=(*terminal.details(first), ("again", terminal.command(cause, flags))),
+                details=(*terminal.details(first), ("again", command(cause, flags))),
                 cases=tuple((numbers[_of_cause(cause, case)], case) for case in cause.cases),
                 others=tuple(other.findings[0] for other in group.causes[1:]),
             )
