@@ -27,7 +27,7 @@ test: lint
 lint: $(INSTALLED)
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
-	$(BIN)/mypy --strict harness tests conftest.py
+	$(BIN)/mypy --strict harness tests conftest.py docs/examples
 
 bench: $(INSTALLED)
 	$(BIN)/replay-harness bench cpu

@@ -131,7 +131,10 @@ def rows(results: Iterable[CaseResult]) -> tuple[Row, ...]:
 
 
 def causes(results: Iterable[CaseResult], *, known: bool) -> tuple[Cause, ...]:
-    """Group findings by cause, those that show in most cases first; either the known ones or the others."""
+    """Group findings by cause, either the known ones or the others, those that show in most cases first.
+
+    What a run lacks in evidence comes last: where there is another finding, it mostly follows from it.
+    """
     groups: dict[tuple[str, str, str, tuple[int, ...], str, str, str, str], list[Finding]] = {}
     for result in ordered(results):
         for finding in result.findings:
@@ -157,7 +160,15 @@ def gathered(found: Iterable[Cause]) -> tuple[Gathered, ...]:
 
 def _most_cases_first(cause: Cause) -> tuple[object, ...]:
     subject = (cause.check, cause.kind, cause.field, cause.steps)
-    return (-len(cause.cases), *subject, cause.path, cause.sut, cause.version, cause.engine)
+    return (
+        cause.check == "evidence",
+        -len(cause.cases),
+        *subject,
+        cause.path,
+        cause.sut,
+        cause.version,
+        cause.engine,
+    )
 
 
 _ROW = ("sut", "version", "model", "fusion", "path")

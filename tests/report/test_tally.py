@@ -70,3 +70,9 @@ def test_known_and_unexpected_findings_never_share_a_group() -> None:
 def test_paths_are_different_causes() -> None:
     results = [result("a", finding("a")), result("b", finding("b"), path="released")]
     assert {cause.path for cause in causes(results, known=False)} == {"shared", "released"}
+
+
+def test_missing_evidence_comes_after_its_causes() -> None:
+    lacking = [finding(case, check="evidence", kind="not_replayed", field="") for case in "abc"]
+    results = [result("a", finding("a"), lacking[0]), *(result(one.case, one) for one in lacking[1:])]
+    assert [cause.check for cause in causes(results, known=False)] == ["freshness", "evidence"]
