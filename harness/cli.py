@@ -20,6 +20,7 @@ from harness.golden import command as golden_command
 from harness.report import jsonreport, terminal
 from harness.report.html import command as html
 from harness.report.progress import Interrupted
+from harness.trace import command as traffic
 from harness.types import Drill, EngineKind, Kernel, Mode, Path
 
 if TYPE_CHECKING:
@@ -168,11 +169,15 @@ def _with(*groups: Sequence[Callable[[_Command], _Command]]) -> Callable[[_Comma
 )
 @click.option("--save", type=_FOLDER, metavar="DIR", help="Keep the observations for `judge`.")
 @click.option("--list", "list_only", is_flag=True, help="Print the planned cases and run nothing.")
+@click.option("--trace", "trace_file", type=_FOLDER, metavar="FILE", help="Drive a recorded trace instead.")
+@click.option("--fit", is_flag=True, help="With --trace: fold lengths that are too long for the model.")
+@click.option("--plant", default="", metavar="ID", help="With --trace: plant a fault of the catalogue.")
 def verify(
     suts: tuple[str, ...],
     engines: tuple[str, ...],
     versions: tuple[str, ...],
     list_only: bool,
+    trace_file: FilePath | None,
     json_file: FilePath | None,
     page: FilePath | None,
     faults_file: FilePath | None,
@@ -185,6 +190,11 @@ def verify(
         jsonreport.check_writable(json_file)
     html.check_asked(page, faults_file)
     _check_versions(versions, suts, flags)
+    fit, plant = flags.pop("fit"), flags.pop("plant")
+    if trace_file is not None:
+        chosen = {**traffic.selected(flags), "fit": fit, "plant": plant}
+        paths = flags["paths"] or (Path.SHARED,)
+        return traffic.verify_trace(trace_file, suts, engines, paths, versions, chosen, json_file)
     flags |= {"pictures": page is not None, "isolated": bool(versions)}
     runs = [
         _options(sut=sut, engine=EngineKind(engine), version=version, **flags)
@@ -312,6 +322,7 @@ bench.add_command(bench_plot)
 cli.add_command(faults)
 cli.add_command(fuzz)
 cli.add_command(html.report)
+cli.add_command(traffic.trace)
 
 
 def _check_versions(versions: Sequence[str], suts: Sequence[str], flags: Mapping[str, Any]) -> None:

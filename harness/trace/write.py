@@ -11,6 +11,7 @@ from harness.errors import UsageError
 from harness.record.format import IDS, CaptureRecord, End, Header, Line, RefreshRecord
 from harness.record.known import KnownPages
 from harness.record.writer import BATCH, Limits, Output
+from harness.trace.frames import TraceError
 from harness.trace.reader import Moment, Trace
 
 UNBOUNDED = Limits(records=1 << 62, bytes=1 << 62)
@@ -41,8 +42,9 @@ def cut(trace: Trace, first: int, last: int, file: Path) -> int:
     """Write the refreshes `first` to `last`, counted from 0 in the order of the trace, and every capture
     before.
 
-    Captures in force come first, so that the slice can be replayed. Returns the number of records. Raises
-    UsageError where no refresh lies in the range, TraceError where the trace is damaged before its end.
+    Captures in force come first, so that the slice can be replayed. Of a damaged trace, what comes before
+    that; its `note` says so. Returns the number of records. Raises UsageError where no refresh lies in the
+    range.
     """
     found = list(_slice(trace, first, last))
     if not any(not moment.capture for moment in found):
@@ -53,7 +55,7 @@ def cut(trace: Trace, first: int, last: int, file: Path) -> int:
 def _slice(trace: Trace, first: int, last: int) -> Iterable[Moment]:
     captures: dict[tuple[str, int], Moment] = {}
     number = 0
-    for moment in trace.moments():
+    for moment in _readable(trace):
         if number > last:
             return
         if not moment.capture:
@@ -66,6 +68,13 @@ def _slice(trace: Trace, first: int, last: int) -> Iterable[Moment]:
             yield moment
         else:
             captures[moment.mode, moment.bucket] = moment
+
+
+def _readable(trace: Trace) -> Iterable[Moment]:
+    try:
+        yield from trace.moments()
+    except TraceError as error:
+        trace.note = str(error)
 
 
 def _record(moment: Moment, header: Header, known: KnownPages) -> CaptureRecord | RefreshRecord:

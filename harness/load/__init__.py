@@ -1,0 +1,1 @@
+"""Load models: seeded traffic that looks like a server's."""
