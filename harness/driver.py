@@ -101,6 +101,11 @@ class Run:
         assert self._sut is not None
         return self._sut
 
+    @property
+    def graphs(self) -> Mapping[int, Graph]:
+        """By bucket: the graph in force."""
+        return {bucket: captured.graph for bucket, captured in self._graphs.items()}
+
     def execute(self, factory: SutFactory) -> None:
         """Build, capture every bucket, run every round."""
         self.build(factory)

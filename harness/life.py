@@ -27,7 +27,7 @@ from harness.known import KnownFinding
 from harness.pages import page_columns
 from harness.rounds import Program, Round
 from harness.sut.protocol import SutFactory
-from harness.truth import Truth
+from harness.truth import RoundTruth, Truth
 
 WINDOW = 64
 """Operations of one window."""
@@ -59,6 +59,19 @@ class Life:
         """The first capture of each bucket so far; their page maps are in `_tables`."""
         self._tables: dict[str, NDArray[np.int32]] = {}
         self._run: Run | None = None
+
+    @property
+    def run(self) -> Run:
+        """The run in progress; there is one after the first window."""
+        assert self._run is not None
+        return self._run
+
+    def next_round(self, operation: plain.Replay) -> RoundTruth:
+        """Count one replay without driving it; return its inputs and expected values."""
+        part = plain.Sequence(setting=self._setting, operations=(operation,))
+        program = program_of(part, self.case, self.operations + 1, self._standing)
+        self.operations += 1
+        return self._truth.of(self.case, program, program.rounds[0])
 
     def window(self, operations: Sequence[plain.Operation]) -> CaseResult:
         """Drive some more operations and judge them. Raises NotDrivable where the system says so."""
