@@ -11,6 +11,7 @@ import os
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, wait
 from dataclasses import dataclass
+from multiprocessing.context import BaseContext
 
 from pebble import ProcessExpired, ProcessPool
 
@@ -43,8 +44,7 @@ def run_groups(work: Work, groups: Sequence[Group], jobs: int, limit_s: float) -
     limit_s: seconds that a case may take; a group has that many for each of its cases. A group whose worker
     dies or is too slow is run again case by case; a case that ends its worker alone has a failed result.
     """
-    context = multiprocessing.get_context("spawn")  # torch and CUDA do not survive a fork
-    with ProcessPool(max_workers=jobs, context=context) as pool:
+    with ProcessPool(max_workers=jobs, context=worker_context()) as pool:
         pending: dict[Future[Done], Group] = {}
 
         def start(group: Group) -> None:
@@ -71,6 +71,16 @@ def run_groups(work: Work, groups: Sequence[Group], jobs: int, limit_s: float) -
         except BaseException:  # interrupted, or a result nobody waits for: do not wait for running groups
             pool.stop()  # type: ignore[no-untyped-call]
             raise
+
+
+def worker_context() -> BaseContext:
+    """Return how worker processes are made: forked from a server that has imported torch and used no device.
+
+    CUDA does not survive a fork, torch's import does, and one import serves all workers.
+    """
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(["harness.worker"])
+    return context
 
 
 def leave_if(dead: bool) -> None:

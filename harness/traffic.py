@@ -26,6 +26,8 @@ from harness.types import Drill, Mode
 
 SMALL_BUCKET = 8
 """Largest bucket whose programs are long."""
+ALONE = (Drill.REPEAT, Drill.CHURN, Drill.DEAD_COLUMNS)
+"""Drills that disturb one graph and have nothing to do with another one beside it."""
 
 
 @dataclass(frozen=True)
@@ -46,11 +48,13 @@ class _Part:
 def build_program(case: Case) -> Program:
     """Return the rounds of a case, its captured buckets and page maps.
 
-    Two buckets are captured: the case's and a neighbour (`other_bucket`). The rounds named `b4.NN`
-    belong to bucket 4 and are numbered within it; equal names in programs of equal key mean equal inputs.
+    Two buckets are captured, the case's and a neighbour (`other_bucket`), or one (`ALONE`). The rounds named
+    `b4.NN` belong to bucket 4 and are numbered within it; equal names in programs of equal key mean equal
+    inputs.
     """
     parts = [_main_part(case)]
-    if other := other_bucket(case):
+    other = 0 if case.drill in ALONE else other_bucket(case)
+    if other:
         parts.append(_other_part(case, other))
     rounds = _ordered(case, parts)
     captures = {part.stream.bucket: part.capture for part in parts}

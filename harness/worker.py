@@ -31,6 +31,8 @@ from harness.types import EngineKind
 from harness.unrun import skipped
 
 KNOWN_FILE = "known_findings.toml"
+COLLECT_EVERY = 4
+"""Cases on the tape between two collections of cyclic garbage, which take as long as a replay or two."""
 PROGRAMS = 8
 """Programs that a worker keeps: about one for each drill of a group."""
 
@@ -48,6 +50,7 @@ class Worker:
         self._known = load_known(options.cases_dir / KNOWN_FILE)
         self._goldens = GoldenStore(options.golden_dir)
         self._programs: dict[object, Program] = {}
+        self._uncollected = 0
         self._reference: tuple[tuple[object, ...], Observation] | None = None
         gc.freeze()  # modules and models stay: collections between cases need not look at them again
 
@@ -55,7 +58,7 @@ class Worker:
         """Run cases that share a reference; the reference is driven when the first case needs it."""
         for case in group:
             start = time.perf_counter()
-            with _collected_after():
+            with self._collected_after():
                 try:
                     observation, reference = self.observe(case)
                     result = self._judge(observation, reference, start)
@@ -80,6 +83,21 @@ class Worker:
             self._reference = reference_key(case), observation
             return observation, None
         return observation, self._ordinary(case)
+
+    @contextmanager
+    def _collected_after(self) -> Iterator[None]:
+        """Collect cyclic garbage, which may keep graphs and buffers, between cases and not in their midst."""
+        enabled = gc.isenabled()
+        gc.disable()
+        try:
+            yield
+        finally:
+            if enabled:
+                gc.enable()
+            self._uncollected += 1
+            if self._uncollected >= COLLECT_EVERY or self._options.engine is not EngineKind.TAPE:
+                gc.collect()
+                self._uncollected = 0
 
     def _program(self, case: Case) -> Program:
         """Return the case's rounds, made once for cases that share them; the last few programs are kept."""
@@ -112,19 +130,6 @@ class Worker:
         subject = Subject.of(observation, self._truth, ordinary, golden, golden_checked=checked)
         result = pictured(judge(subject, self._known), subject, options)
         return replace(result, seconds=time.perf_counter() - start)
-
-
-@contextmanager
-def _collected_after() -> Iterator[None]:
-    """Collect cyclic garbage, which may keep graphs and buffers, once after a case and not in its midst."""
-    enabled = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if enabled:
-            gc.enable()
-        gc.collect()
 
 
 def judge_file(file: FilePath, options: RunOptions) -> CaseResult:

@@ -152,5 +152,5 @@ class OperationMode(TorchDispatchMode):  # type: ignore[no-untyped-call]
     def operation(
         self, func: OpOverload, traits: Traits, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> Any:
-        """Handle one plain operation; has to call `func(*args, **kwargs)` and return its result."""
+        """Handle one plain operation; has to call `func._op(*args, **kwargs)` and return its result."""
         raise NotImplementedError

@@ -164,7 +164,7 @@ class _Ordering(OperationMode):  # type: ignore[no-untyped-call]
             self._before()
             reads = (*tensors_in(args), *tensors_in(kwargs))
             self._see(traits.name, reads, written_tensors(traits, args, kwargs))
-        return func(*args, **kwargs)
+        return func._op(*args, **kwargs)
 
     def before_launch(self, launch: Launch) -> None:
         self._before()

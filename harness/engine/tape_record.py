@@ -116,7 +116,7 @@ class Recorder(OperationMode):  # type: ignore[no-untyped-call]
             raise self._refuse(error)
         with unseen():
             self._see_arguments(traits, args, kwargs)
-        result = func(*args, **kwargs)
+        result = func._op(*args, **kwargs)
         with unseen():
             outputs = tensors_in(result)
             fresh = memory.adopt_all(outputs)

@@ -12,6 +12,7 @@ from pathlib import Path as FilePath
 from harness.faults.catalogue import Entry, entries
 from harness.faults.trial import Tried
 from harness.ordinary import reference_key
+from harness.pool import worker_context
 from harness.types import EngineKind
 
 LARGEST_SHARE = 12
@@ -41,8 +42,7 @@ def attempt(options: Options, chosen: Sequence[Entry]) -> Iterator[list[Tried]]:
         for entry in chosen:
             yield laboratory.attempt(entry)
         return
-    context = multiprocessing.get_context("spawn")  # torch and CUDA do not survive a fork
-    with ProcessPoolExecutor(jobs, context, initializer=_start, initargs=(options,)) as pool:
+    with ProcessPoolExecutor(jobs, worker_context(), initializer=_start, initargs=(options,)) as pool:
         futures = [pool.submit(_run, tuple(entry.id for entry in share)) for share in shares]
         try:
             for future in as_completed(futures):

@@ -20,6 +20,7 @@ from harness.faults.catalogue import entries
 from harness.fuzz.campaign import Campaign, Outcome
 from harness.fuzz.planted import plant, reachable, unreachable
 from harness.fuzz.session import FuzzOptions, Say, prepare
+from harness.pool import worker_context
 
 SCHEMA = 1
 LEAST_SHARE = 0.95
@@ -81,8 +82,7 @@ def _rows(options: FuzzOptions, chosen: Sequence[str], jobs: int) -> Iterator[Ro
     if jobs == 1:
         yield from (attempt(options, name) for name in chosen)
         return
-    context = multiprocessing.get_context("spawn")  # torch does not survive a fork
-    with ProcessPoolExecutor(jobs, context) as pool:
+    with ProcessPoolExecutor(jobs, worker_context()) as pool:
         futures = [pool.submit(attempt, options, name) for name in chosen]
         try:
             for future in as_completed(futures):

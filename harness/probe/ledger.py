@@ -139,7 +139,7 @@ class Ledger(OperationMode):  # type: ignore[no-untyped-call]
         Arguments that the schema marks as written count whole (of `index_put_` and `scatter_` too). A
         functional operation writes a temporary of its own: it counts in the spans and for no leaf.
         """
-        result = func(*args, **kwargs)
+        result = func._op(*args, **kwargs)
         if traits.written:
             written = written_tensors(traits, args, kwargs)
             self._record(traits.name, [(tensor, Extent.of_tensor(tensor)) for tensor in written])

@@ -80,6 +80,7 @@ class Poison:
         last was filled, so that leaves which overlap by mistake show as not landed.
         """
         self._filled, self._sentinels = [], {}
+        parts: list[torch.Tensor] = []
         seen: dict[tuple[object, ...], int] = {}
         for step, tensors in enumerate(leaves):
             for name, tensor in tensors.items():
@@ -93,9 +94,10 @@ class Poison:
                     key = (storage, Extent.of_tensor(tensor).identity)
                     if key not in seen:
                         seen[key] = self._fill(step, name, tensor, spec)
+                        parts.append(_poisoned(tensor, spec.init_once_first))
                     seen[view] = seen[key]
                 self._sentinels[step, name] = seen[view]
-        return tuple(self._fact(filled) for filled in self._filled)
+        return tuple(_fact(filled, part) for filled, part in zip(self._filled, parts, strict=True))
 
     def sentinel(self, step: int, name: str) -> int | None:
         """Return what a leaf was filled with, None if it was left alone."""
@@ -143,13 +145,10 @@ class Poison:
         expected = truth.expected[name].live
         return truth.once(("sentinel", name, self._salt, self._guard_page), lambda: given(expected=expected))
 
-    def _fact(self, filled: _Filled) -> PoisonFact:
-        tensor = filled.tensor()
-        if tensor is None:
-            return PoisonFact(filled.step, filled.name, filled.sentinel, 0, False)
-        part = _poisoned(tensor, filled.spare_first)
-        landed = part.numel() > 0 and _all_equal(part, filled.sentinel)
-        return PoisonFact(filled.step, filled.name, filled.sentinel, part.numel(), landed)
+
+def _fact(filled: _Filled, part: torch.Tensor) -> PoisonFact:
+    landed = part.numel() > 0 and _all_equal(part, filled.sentinel)
+    return PoisonFact(filled.step, filled.name, filled.sentinel, part.numel(), landed)
 
 
 def _all_equal(tensor: torch.Tensor, value: int) -> bool:

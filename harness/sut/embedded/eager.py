@@ -9,7 +9,7 @@ import torch
 from harness.sut.embedded.counter import HEADS, KVCounter
 from harness.sut.embedded.weights import LATENT, VOCABULARY, Caches, Weights
 
-ATTENDED = 8
+ATTENDED = 2
 """Tokens that each query row of an eager call looks at."""
 
 
