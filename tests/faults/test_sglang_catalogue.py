@@ -46,7 +46,7 @@ def test_an_entry_is_one_sentence_with_a_mechanism_and_small_cases(entry: Fault 
         assert case.sut == "sglang"
         assert case.engine is EngineKind.TAPE
         assert case.bucket <= 4
-        assert case.geometry.width <= 1280
+        assert case.geometry.width <= 1536
         assert case.mode is Mode.DECODE or case.path is Path.RELEASED
     if isinstance(entry, Fault):
         assert set(entry.checks) <= {check.name for check in CHECKS}
