@@ -134,6 +134,11 @@ class Laboratory:
 
     def run(self, entry: Entry, case: Case, trace: Trace) -> tuple[Observation, CaseResult]:
         """Drive and judge an entry's injection on a case; `trace` counts what the injection does."""
+        subject = self.subject(entry, case, trace)
+        return subject.observation, judge(subject, self._known)
+
+    def subject(self, entry: Entry, case: Case, trace: Trace) -> Subject:
+        """Drive an entry's injection on a case, as `run`; return what the checks judge."""
         program = build_program(case)
         if entry.rounds is not None:
             program = entry.rounds(program)
@@ -141,8 +146,7 @@ class Laboratory:
         observation = self._drive(case, program, faulty(self._opener, injection, trace))
         ordinary = None if is_reference(case) else self._ordinary(entry, case, program)
         golden = self._accepted(case, program) if entry.golden else None
-        subject = Subject.of(observation, self._truth, ordinary, golden, golden_checked=entry.golden)
-        return observation, judge(subject, self._known)
+        return Subject.of(observation, self._truth, ordinary, golden, golden_checked=entry.golden)
 
     def _accepted(self, case: Case, program: Program) -> Golden:
         """Return the golden that would be accepted of the system as it is."""
