@@ -17,9 +17,11 @@ from harness.errors import HarnessError, UsageError
 from harness.faults.command import faults
 from harness.fuzz.command import fuzz
 from harness.golden import command as golden_command
+from harness.planted import plant
 from harness.report import jsonreport, terminal
 from harness.report.html import command as html
 from harness.report.progress import Interrupted
+from harness.soak.command import soak
 from harness.trace import command as traffic
 from harness.types import Drill, EngineKind, Kernel, Mode, Path
 
@@ -322,7 +324,9 @@ bench.add_command(bench_plot)
 cli.add_command(faults)
 cli.add_command(fuzz)
 cli.add_command(html.report)
+cli.add_command(plant)
 cli.add_command(traffic.trace)
+cli.add_command(soak)
 
 
 def _check_versions(versions: Sequence[str], suts: Sequence[str], flags: Mapping[str, Any]) -> None:
@@ -381,7 +385,7 @@ def _report(
     if page is not None:
         html.write_page(page, outcome, faults_file)
     terminal.render(
-        terminal.make_console(), outcome.results, outcome.coverage, outcome.seconds, outcome.flags
+        terminal.make_console(), outcome.results, outcome.coverage, outcome.seconds, outcome.again
     )
     return FOUND if outcome.unexpected else PASSED
 

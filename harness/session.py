@@ -14,6 +14,7 @@ from rich.console import Console
 from harness.errors import GoldenError, HarnessError, UsageError
 from harness.findings import CaseResult
 from harness.options import RunOptions, flags_of
+from harness.report.again import VERIFY, Again
 from harness.report.progress import follow
 from harness.report.tally import Coverage, ordered
 from harness.unrun import undriven
@@ -31,8 +32,7 @@ class Outcome:
     coverage: Coverage
     seconds: float
     """Wall time."""
-    flags: str = ""
-    """What the command that runs a case again needs besides it (`options.flags_of`)."""
+    again: Again = VERIFY
 
     @property
     def unexpected(self) -> bool:
@@ -56,7 +56,10 @@ def verify(runs: Sequence[RunOptions], console: Console) -> Outcome:
     Raises GoldenError where the folder of goldens is not whole, UsageError where nothing ran,
     HarnessError where a planned case gave no result, `progress.Interrupted` on Ctrl-C.
     """
+    from harness import runner
+
     start = time.monotonic()
+    runner.get_ready(runs[0])
     planned = plans(runs)
     problems = golden_problems(runs[0]) if runs[0].golden == "check" else ()
     if problems:
@@ -71,7 +74,7 @@ def verify(runs: Sequence[RunOptions], console: Console) -> Outcome:
         )
     if all(result.skipped for result in done):
         raise UsageError(_nothing_ran(done))
-    return Outcome(done, _coverage(planned, done), time.monotonic() - start, flags_of(runs[0]))
+    return Outcome(done, _coverage(planned, done), time.monotonic() - start, Again(flags_of(runs[0])))
 
 
 def _nothing_ran(done: Sequence[CaseResult]) -> str:
@@ -121,7 +124,7 @@ def judge(directory: Path, options: RunOptions, console: Console) -> Outcome:
     done = ordered(follow(runner.judge_saved(directory, options), 0, console))
     if not done:
         raise UsageError(f"{directory}: holds no saved observations; `verify --save DIR` makes them")
-    return Outcome(done, Coverage(len(done), {}, {}), time.monotonic() - start, flags_of(options))
+    return Outcome(done, Coverage(len(done), {}, {}), time.monotonic() - start, Again(flags_of(options)))
 
 
 def update_goldens(

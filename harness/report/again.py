@@ -2,16 +2,33 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 from harness.report.tally import Cause
 from harness.types import EngineKind
 
 
-def command(cause: Cause, flags: str = "") -> str:
-    """Return the command line that runs the first case of a cause alone; `flags`: see `options.flags_of`."""
-    sut = f" --sut {cause.sut}" if cause.sut != "embedded" else ""
-    engine = f" --engine {cause.engine}" if cause.engine != EngineKind.TAPE.value else ""
-    version = f" --sut-option version={cause.version}" if cause.version else ""
-    return f"replay-harness verify{sut}{version}{engine}{flags} --case {cause.cases[0]}"
+@dataclass(frozen=True)
+class Again:
+    """How a finding of a run is shown again."""
+
+    flags: str = ""
+    """What `verify` needs besides system, engine, release and case (`options.flags_of`)."""
+    whole: str = ""
+    """The whole command, where `verify` on the case does not show it."""
+
+    def command(self, cause: Cause) -> str:
+        """Return the command line that runs the first case of a cause alone."""
+        if self.whole:
+            return self.whole
+        sut = f" --sut {cause.sut}" if cause.sut != "embedded" else ""
+        engine = f" --engine {cause.engine}" if cause.engine != EngineKind.TAPE.value else ""
+        version = f" --sut-option version={cause.version}" if cause.version else ""
+        return f"replay-harness verify{sut}{version}{engine}{self.flags} --case {cause.cases[0]}"
+
+
+VERIFY = Again()
+"""A run without flags of its own."""
 
 
 def continued(line: str, width: int) -> str:

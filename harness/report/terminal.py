@@ -11,7 +11,7 @@ from rich.table import Table
 from rich.text import Text
 
 from harness.findings import CaseResult, Finding, Verdict
-from harness.report.again import command, continued
+from harness.report.again import VERIFY, Again, continued
 from harness.report.around import around, by_finding
 from harness.report.tally import Coverage, Gathered, Row, Tally, causes, gathered, rows, tally
 
@@ -51,11 +51,11 @@ def make_console(*, stderr: bool = False) -> Console:
 
 
 def render(
-    console: Console, results: Sequence[CaseResult], coverage: Coverage, seconds: float, flags: str = ""
+    console: Console, results: Sequence[CaseResult], coverage: Coverage, seconds: float, again: Again = VERIFY
 ) -> None:
     """Print the whole report of a finished run.
 
-    seconds: its wall time. flags: what the command that runs a case again needs besides it.
+    seconds: its wall time. again: how a finding is shown again.
     """
     total = tally(results, seconds)
     table_rows = rows(results)
@@ -64,7 +64,7 @@ def render(
     else:
         _blocks(console, table_rows)
     _coverage(console, coverage, total, table_rows)
-    _findings(console, results, flags)
+    _findings(console, results, again)
     _known(console, results)
     console.print()
     console.print(verdict_line(total))
@@ -155,7 +155,7 @@ def _coverage(console: Console, coverage: Coverage, total: Tally, table_rows: Se
         console.print(Text(f"{'checks':<15}{beside:>7,} not applicable (no subject in their case)"))
 
 
-def _findings(console: Console, results: Sequence[CaseResult], flags: str) -> None:
+def _findings(console: Console, results: Sequence[CaseResult], again: Again) -> None:
     found = causes(results, known=False)
     if not found:
         return
@@ -179,7 +179,7 @@ def _findings(console: Console, results: Sequence[CaseResult], flags: str) -> No
         near = around(group.first, neighbours, console.width)
         if near is not None:
             grid.add_row("around", near)
-        for name, text in _elsewhere(group, flags, console.width - BESIDE):
+        for name, text in _elsewhere(group, again, console.width - BESIDE):
             grid.add_row(name, Text(text))
         console.print(_indented(grid))
 
@@ -227,12 +227,12 @@ def details(finding: Finding) -> list[tuple[str, str]]:
     return details
 
 
-def _elsewhere(group: Gathered, flags: str, width: int) -> list[tuple[str, str]]:
+def _elsewhere(group: Gathered, again: Again, width: int) -> list[tuple[str, str]]:
     fields, cases = group.other_fields, group.first.cases[1:]
     return [
         *([("fields", f"also {_shortened(fields, FIELDS_NAMED)}")] if fields else []),
         *([("also in", _shortened(cases, CASES_NAMED))] if cases else []),
-        ("again", continued(command(group.first, flags), width)),
+        ("again", continued(again.command(group.first), width)),
     ]
 
 

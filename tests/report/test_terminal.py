@@ -63,8 +63,18 @@ def test_the_command_that_runs_a_case_again_names_system_and_engine() -> None:
 def test_the_command_that_runs_a_case_again_has_the_flags_of_the_run() -> None:
     out = io.StringIO()
     screen = Console(file=out, width=132, highlight=False, emoji=False, markup=False)
-    terminal.render(screen, [result("a", finding("a"))], COVERAGE, 2.0, " --sut-option plan=cached")
+    terminal.render(
+        screen, [result("a", finding("a"))], COVERAGE, 2.0, again.Again(" --sut-option plan=cached")
+    )
     assert "again    replay-harness verify --sut-option plan=cached --case a\n" in out.getvalue()
+
+
+def test_what_verify_does_not_show_again_has_a_command_of_its_own() -> None:
+    out = io.StringIO()
+    screen = Console(file=out, width=132, highlight=False, emoji=False, markup=False)
+    whole = again.Again(whole="replay-harness plant A1")
+    terminal.render(screen, [result("a", finding("a"))], COVERAGE, 2.0, whole)
+    assert "again    replay-harness plant A1\n" in out.getvalue()
 
 
 def test_a_command_that_does_not_fit_can_be_pasted() -> None:

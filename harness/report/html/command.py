@@ -51,7 +51,7 @@ def write_page(page: FilePath, outcome: Outcome, faults_file: FilePath | None) -
     from harness.report.html.page import Run, render
 
     kills = load_kills(faults_file) if faults_file is not None else None
-    run = Run(outcome.results, outcome.coverage, outcome.seconds, environment(outcome.results), outcome.flags)
+    run = Run(outcome.results, outcome.coverage, outcome.seconds, environment(outcome.results), outcome.again)
     write(page, render(run, kills))
 
 

@@ -16,7 +16,7 @@ from harness.checks.registry import CHECKS
 from harness.findings import CaseResult, Finding
 from harness.picture import StorageMap
 from harness.report import terminal
-from harness.report.again import command
+from harness.report.again import VERIFY, Again
 from harness.report.html.bars import bars
 from harness.report.html.heat import check_names, group_of, heat, whose
 from harness.report.html.kills import KillMatrix
@@ -107,8 +107,7 @@ class Run:
     """Wall time."""
     environment: Mapping[str, Any]
     """As the JSON report has it."""
-    flags: str = ""
-    """What the command that runs a case again needs besides it."""
+    again: Again = VERIFY
 
 
 def render(run: Run, kills: KillMatrix | None = None) -> str:
@@ -130,8 +129,8 @@ def render(run: Run, kills: KillMatrix | None = None) -> str:
             checks=checks,
             explained={check.name: check for check in CHECKS},
             heat=heat(done, checks),
-            unexpected=_causes(done, views, run.flags, known=False),
-            known=_causes(done, views, run.flags, known=True),
+            unexpected=_causes(done, views, run.again, known=False),
+            known=_causes(done, views, run.again, known=True),
             bars=bars(done),
             cases=views,
             drawings=drawings.by_id,
@@ -250,7 +249,7 @@ def _batch(result: CaseResult, bucket: int) -> tuple[str, ...]:
 
 
 def _causes(
-    results: Sequence[CaseResult], views: Sequence[CaseView], flags: str, *, known: bool
+    results: Sequence[CaseResult], views: Sequence[CaseView], again: Again, *, known: bool
 ) -> tuple[Shown, ...]:
     numbers = {_place(one.result): one.number for one in views}
     shown = []
@@ -263,7 +262,7 @@ def _causes(
                 heading=terminal.heading(group),
                 finding=first,
                 window=_window(result, result.findings.index(first)),
-                details=(*terminal.details(first), ("again", command(cause, flags))),
+                details=(*terminal.details(first), ("again", again.command(cause))),
                 cases=tuple((numbers[_of_cause(cause, case)], case) for case in cause.cases),
                 others=tuple(other.findings[0] for other in group.causes[1:]),
             )
