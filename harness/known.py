@@ -7,11 +7,13 @@ that did not show fails it, as does anything beyond the declaration.
 from __future__ import annotations
 
 import tomllib
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path as FilePath
 
 import msgspec
 
+from harness.case import Case
 from harness.checks.subject import Subject
 from harness.errors import CaseError
 from harness.findings import CheckResult, Finding, Verdict
@@ -44,8 +46,11 @@ class KnownFinding(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_o
 
     def covers(self, subject: Subject) -> bool:
         """Whether this entry speaks about the case at all."""
-        case = subject.observation.case
-        version = subject.observation.facts.get(case.sut, "")
+        return self.covers_case(subject.observation.case, subject.observation.facts)
+
+    def covers_case(self, case: Case, facts: Mapping[str, str]) -> bool:
+        """Whether this entry speaks about a case of a system that says this of itself."""
+        version = facts.get(case.sut, "")
         return (
             case.sut == self.sut
             and case.path in self.paths

@@ -215,7 +215,9 @@ def selected(flags: dict[str, Any]) -> dict[str, Any]:
     if len(fusion) > 1:
         raise UsageError("--trace is driven in one setting: give one --fusion, not 2")
     chosen["fusion"] = None if not fusion else "on" if fusion[0] else "off"
-    same: dict[str, Any] = {name: flags[name] for name in ("cases_dir", "sut_option", "fit", "plant") if name in flags}
+    same: dict[str, Any] = {
+        name: flags[name] for name in ("cases_dir", "sut_option", "fit", "plant") if name in flags
+    }
     return {**chosen, **same}
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import datetime
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from itertools import islice
 from pathlib import Path
 
@@ -31,10 +31,21 @@ ROUND_US = 20_000
 def made_trace(file: Path, wanted: Wanted, load: str, seed: int, rounds: int) -> int:
     """Write a trace of so many refreshes; return its records. Raises UsageError for what does not exist."""
     models = load_models(wanted.cases_dir)
+    setting = setting_made(wanted, models)
+    model = models[setting.model]
+    case = case_of(setting, model)
+    server = Server(case, buckets_of(model), profile_of(load), seed)
+    return write_trace(
+        file, header_of(case, load), islice(_moments(server, case), rounds + len(server.buckets))
+    )
+
+
+def setting_made(wanted: Wanted, models: Mapping[str, Model]) -> Setting:
+    """Return the setting that the command line names. Raises UsageError where it names no model."""
     if wanted.model not in models:
         raise UsageError(f"--model {wanted.model or '(none)'}: name one of {', '.join(models)}")
     model = models[wanted.model]
-    setting = Setting(
+    return Setting(
         sut=wanted.sut,
         engine=wanted.engine,
         model=model.name,
@@ -43,11 +54,6 @@ def made_trace(file: Path, wanted: Wanted, load: str, seed: int, rounds: int) ->
         steps=wanted.steps or model.default_variant.steps,
         mode=wanted.mode or Mode.DECODE,
         kernel=wanted.kernel or Kernel.FA3,
-    )
-    case = case_of(setting, model)
-    server = Server(case, buckets_of(model), profile_of(load), seed)
-    return write_trace(
-        file, header_of(case, load), islice(_moments(server, case), rounds + len(server.buckets))
     )
 
 

@@ -1,0 +1,1 @@
+"""Several processes in step: what ranks have to agree on, and what becomes of one that does not."""

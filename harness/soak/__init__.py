@@ -1,0 +1,1 @@
+"""Soaks: very many replays of one system, in constant memory."""
