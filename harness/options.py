@@ -6,7 +6,7 @@ import shlex
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import partial
-from importlib.metadata import entry_points
+from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path as FilePath
 from typing import TYPE_CHECKING, Literal
 
@@ -78,9 +78,14 @@ def _same(one: FilePath, other: FilePath | None) -> bool:
 
 def factory_of(options: RunOptions) -> SutFactory:
     """Return the factory of the system under test. Raises UsageError if none of that name is installed."""
+    factory: SutFactory = registered(options).load()
+    return partial(factory, **options.sut_options) if options.sut_options else factory
+
+
+def registered(options: RunOptions) -> EntryPoint:
+    """Return where the system under test is registered, not loaded; UsageError as `factory_of`."""
     found = {point.name: point for point in entry_points(group=GROUP)}
     if options.sut not in found:
         known = ", ".join(sorted(found)) or "none: install this package first (pip install -e .)"
         raise UsageError(f"no system under test is called {options.sut!r}; installed: {known}")
-    factory: SutFactory = found[options.sut].load()
-    return partial(factory, **options.sut_options) if options.sut_options else factory
+    return found[options.sut]

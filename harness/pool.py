@@ -11,6 +11,7 @@ import os
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, wait
 from dataclasses import dataclass
+from multiprocessing import forkserver
 from multiprocessing.context import BaseContext
 
 from pebble import ProcessExpired, ProcessPool
@@ -81,6 +82,12 @@ def worker_context() -> BaseContext:
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(["harness.worker"])
     return context
+
+
+def get_ready() -> None:
+    """Let the server of `worker_context` import torch now, while this process does other things."""
+    worker_context()
+    forkserver.ensure_running()
 
 
 def leave_if(dead: bool) -> None:

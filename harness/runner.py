@@ -10,13 +10,13 @@ from collections.abc import Iterable, Iterator
 from functools import partial
 from pathlib import Path as FilePath
 
+from harness import pool
 from harness.case import Case
 from harness.casefile import load_models
 from harness.findings import CaseResult
-from harness.matrix import Plan, covering_array, full_matrix
-from harness.options import RunOptions, factory_of
+from harness.matrix import Plan, Selection, covering_array, full_matrix
+from harness.options import RunOptions, registered
 from harness.ordinary import is_reference, reference_key
-from harness.pool import Done, leave_if, run_groups
 from harness.types import EngineKind
 
 LARGEST_GROUP = 16
@@ -55,9 +55,15 @@ def _weight(group: tuple[Case, ...]) -> int:
     )
 
 
+def get_ready(options: RunOptions) -> None:
+    """Begin what worker processes need, where a whole matrix will want them."""
+    if options.jobs != 1 and options.selection == Selection():
+        pool.get_ready()
+
+
 def run(options: RunOptions, planned: Plan) -> Iterator[CaseResult]:
     """Run the planned cases and yield their results as they finish (no fixed order)."""
-    factory_of(options)  # an unknown system is reported before any worker starts
+    registered(options)  # an unknown system is reported before any worker starts, and torch imported in them
     work = groups(planned.cases)
     jobs = min(options.jobs or _default_jobs(options.engine), len(work))
     if jobs <= 1 and not options.isolated and options.engine is EngineKind.TAPE:
@@ -67,7 +73,7 @@ def run(options: RunOptions, planned: Plan) -> Iterator[CaseResult]:
         for group in work:
             yield from worker.run(group)
         return
-    yield from run_groups(partial(_run_group, options), work, jobs, options.limit_s)
+    yield from pool.run_groups(partial(_run_group, options), work, jobs, options.limit_s)
 
 
 def judge_saved(directory: FilePath, options: RunOptions) -> Iterator[CaseResult]:
@@ -85,7 +91,7 @@ def _default_jobs(engine: EngineKind) -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
-def _run_group(options: RunOptions, group: tuple[Case, ...]) -> Done:
+def _run_group(options: RunOptions, group: tuple[Case, ...]) -> pool.Done:
     """Run a group in this process's worker: kept on the function, since a pool has no other place for it."""
     from harness.worker import Worker
 
@@ -93,10 +99,10 @@ def _run_group(options: RunOptions, group: tuple[Case, ...]) -> Done:
     if worker is None:
         worker = Worker(options)
         _run_group.worker = worker  # type: ignore[attr-defined]
-    leave_if(worker.dead)
+    pool.leave_if(worker.dead)
     results = []
     for result in worker.run(group):
         results.append(result)
         if worker.dead:
             break
-    return Done(tuple(results), group[len(results) :])
+    return pool.Done(tuple(results), group[len(results) :])

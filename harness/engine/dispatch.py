@@ -84,6 +84,23 @@ def traits_of(func: OpOverload) -> Traits:
     )
 
 
+@functools.cache
+def into(func: OpOverload) -> OpOverload | None:
+    """Return the overload that writes a functional operation's one result into `out`; None if there is none.
+
+    Only such a one that has a kernel of its own on a CPU: the generated others compute a result and copy it.
+    """
+    taken = [(argument.name, str(argument.type)) for argument in func._schema.arguments]
+    for name in func.overloadpacket.overloads():
+        other: OpOverload = getattr(func.overloadpacket, name)
+        has = [(argument.name, str(argument.type)) for argument in other._schema.arguments]
+        if has == [*taken, ("out", "Tensor")] and len(other._schema.returns) == 1:
+            full = f"{other._schema.name}.{other._schema.overload_name}"
+            if torch._C._dispatch_has_kernel_for_dispatch_key(full, "CPU"):
+                return other
+    return None
+
+
 def argument(
     func: OpOverload, name: str, args: Sequence[Any], kwargs: Mapping[str, Any], default: Any = None
 ) -> Any:

@@ -9,7 +9,7 @@ import torch
 from torch._ops import OpOverload
 from torch.utils._python_dispatch import _disable_current_modes, _get_current_dispatch_mode_stack
 
-from harness.engine.dispatch import OperationMode, Traits, tensors_in, written_tensors
+from harness.engine.dispatch import OperationMode, Traits, into, tensors_in, written_tensors
 from harness.engine.tape_guard import refusal, refuse_host_read
 from harness.engine.tape_memory import External, Memory, unseen
 from harness.errors import CaptureError, HarnessError
@@ -174,13 +174,13 @@ class Recorder(OperationMode):  # type: ignore[no-untyped-call]
             self._memory.bind(output, index, name) if born else None
             for output, born in zip(outputs, fresh, strict=True)
         ]
-        node = Node(
-            func._op,
-            tuple(self._bound(value, index, name) for value in args),
-            {key: self._bound(value, index, name) for key, value in kwargs.items()} if kwargs else kwargs,
-            _land(landing),
-            name,
-        )
+        bound_args = tuple(self._bound(value, index, name) for value in args)
+        bound = {key: self._bound(value, index, name) for key, value in kwargs.items()} if kwargs else kwargs
+        direct = into(func) if len(landing) == 1 and landing[0] is not None else None
+        if direct is not None:
+            node = Node(direct._op, bound_args, {**bound, "out": landing[0]}, None, name)
+        else:
+            node = Node(func._op, bound_args, bound, _land(landing), name)
         self._nodes.append(node)
 
     def _bound(self, value: Any, node: int, operation: str) -> Any:
