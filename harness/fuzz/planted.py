@@ -12,6 +12,7 @@ from harness.faults.scene import Trace
 from harness.faults.wrapped import faulty
 from harness.fuzz.sequence import setting_of
 from harness.fuzz.space import Space, sizes_of
+from harness.load.planted import traffic_faults
 from harness.sut.protocol import SutFactory
 from harness.types import EngineKind
 
@@ -49,7 +50,8 @@ def plant(identity: str, sut: str, engine: EngineKind, models: Mapping[str, Mode
 
     Raises UsageError where there is no such fault, or no traffic shows it.
     """
-    found = next((entry for entry in entries(sut) if entry.id == identity), None)
+    known = (*entries(sut), *traffic_faults(sut))
+    found = next((entry for entry in known if entry.id == identity), None)
     if found is None:
         raise UsageError(f"--plant {identity}: no such fault of {sut}; `replay-harness faults --list`")
     reason = unreachable(found)

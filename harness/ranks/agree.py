@@ -7,6 +7,7 @@ included.
 
 from __future__ import annotations
 
+import dataclasses
 import hashlib
 from collections import Counter
 from collections.abc import Iterator, Sequence
@@ -69,6 +70,7 @@ def disagreements(
 
     vectors: by rank. The message names rank, round and field.
     """
+    found: dict[tuple[str, tuple[int, ...]], _Skew] = {}
     for index, name in enumerate(layout.names):
         if index == FINDINGS or (parallel is Parallel.DP and name not in COMMON):
             continue
@@ -77,33 +79,41 @@ def disagreements(
         if votes == len(column):
             continue
         even = 2 * votes <= len(column)
-        skewed = [rank for rank, value in enumerate(column) if even or value != usual]
-        number, bucket = vectors[skewed[0]][0], vectors[skewed[0]][1]
-        yield _finding(name, skewed, number, bucket, column, case, even=even)
+        skewed = tuple(rank for rank, value in enumerate(column) if even or value != usual)
+        subject, _, step = name.partition(" of step ")
+        skew = found.setdefault((subject, skewed), _Skew(subject, skewed, column, even))
+        skew.steps.extend([int(step)] if step else [])
+    for skew in found.values():
+        yield skew.finding(vectors[skew.ranks[0]][0], vectors[skew.ranks[0]][1], case)
 
 
-def _finding(
-    name: str,
-    skewed: Sequence[int],
-    number: int,
-    bucket: int,
-    column: Sequence[int],
-    case: str,
-    *,
-    even: bool,
-) -> Finding:
-    field, _, step = name.partition(" of step ")
-    ranks = f"rank{'s' if len(skewed) > 1 else ''} {', '.join(map(str, skewed))}"
-    verb = "disagree about" if even else f"{'differ' if len(skewed) > 1 else 'differs'} from the others in"
-    shown = "" if step or name == "path" else ": " + ", ".join(f"rank {r}: {v}" for r, v in enumerate(column))
-    return Finding(
-        check="ranks",
-        kind="skewed",
-        case=case,
-        field=field,
-        bucket=bucket,
-        steps=(int(step),) if step else (),
-        rounds=(f"b{bucket}.{number:02d}",),
-        message=f"{ranks} {verb} {name} in round b{bucket}.{number:02d}{shown}",
-        hint="the ranks were given other inputs, or one of them refreshed otherwise",
-    )
+@dataclass
+class _Skew:
+    """One subject in which some ranks differ, over all steps."""
+
+    field: str
+    ranks: tuple[int, ...]
+    values: list[int]
+    even: bool
+    """Whether no value has a majority."""
+    steps: list[int] = dataclasses.field(default_factory=list)
+
+    def finding(self, number: int, bucket: int, case: str) -> Finding:
+        """Return it as a finding that names rank, round and field."""
+        several = len(self.ranks) > 1
+        ranks = f"rank{'s' if several else ''} {', '.join(map(str, self.ranks))}"
+        verb = "disagree about" if self.even else f"differ{'' if several else 's'} from the others in"
+        where = f" of step {', '.join(map(str, self.steps))}" if self.steps else ""
+        plain = not self.steps and self.field != "path"
+        shown = ": " + ", ".join(f"rank {r}: {v}" for r, v in enumerate(self.values)) if plain else ""
+        return Finding(
+            check="ranks",
+            kind="skewed",
+            case=case,
+            field=self.field,
+            bucket=bucket,
+            steps=tuple(self.steps),
+            rounds=(f"b{bucket}.{number:02d}",),
+            message=f"{ranks} {verb} {self.field}{where} in round b{bucket}.{number:02d}{shown}",
+            hint="the ranks were given other inputs, or one of them refreshed otherwise",
+        )

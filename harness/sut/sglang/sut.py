@@ -297,11 +297,13 @@ def make_sut(
     span: SpanRecorder,
     version: str | None = None,
     refresh: str = "direct",
+    buckets: str = "",
 ) -> SglangSut:
     """Build SGLang for a case: the release `version`, or whichever is found first.
 
-    refresh: how the drop-in refreshes step 0 outside a graph, `direct` or `staged`. Raises CaseError for a
-    path, mode or kernel that SGLang does not have, UsageError without an SGLang or for another `refresh`.
+    refresh: how the drop-in refreshes step 0 outside a graph, `direct` or `staged`. buckets: batch sizes to
+    build it for, `1,2,4`; those of the case's program where left out. Raises CaseError for a path, mode or
+    kernel that SGLang does not have, UsageError without an SGLang or for other options.
     """
     if refresh not in ("direct", "staged"):
         raise UsageError(f"--sut-option refresh={refresh}: allowed are direct, staged")
@@ -313,5 +315,12 @@ def make_sut(
     if case.mode is not Mode.DECODE and case.path is not Path.RELEASED:
         raise CaseError(f"{case.id}: mode {case.mode} has one backend, so its path is released")
     loaded = load(version, engine.device)
-    buckets = build_program(case).buckets
-    return SglangSut(case, engine, span, buckets, loaded, staged=refresh == "staged")
+    sizes = _sizes(buckets) or build_program(case).buckets
+    return SglangSut(case, engine, span, sizes, loaded, staged=refresh == "staged")
+
+
+def _sizes(text: str) -> tuple[int, ...]:
+    parts = text.split(",") if text else []
+    if not all(part.strip().isdigit() for part in parts):
+        raise UsageError(f"--sut-option buckets={text}: give batch sizes, e.g. 1,2,4")
+    return tuple(sorted((int(part) for part in parts), reverse=True))
