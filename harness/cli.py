@@ -13,6 +13,7 @@ import click
 from harness import __version__, locate
 from harness.bench.command import gpu as bench_gpu
 from harness.bench.command import plot as bench_plot
+from harness.bench.command import record as bench_record
 from harness.errors import HarnessError, UsageError
 from harness.faults.command import faults
 from harness.fuzz.command import fuzz
@@ -321,6 +322,7 @@ for _reviewing in golden_command.COMMANDS:
     golden.add_command(_reviewing)
 bench.add_command(bench_gpu)
 bench.add_command(bench_plot)
+bench.add_command(bench_record)
 cli.add_command(faults)
 cli.add_command(fuzz)
 cli.add_command(html.report)

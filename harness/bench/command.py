@@ -128,3 +128,83 @@ def plot(file: FilePath, folder: FilePath) -> int:
             f"{file}: no {plots.LEAST} points in it differ in one size only; measure with --growth"
         )
     return 0
+
+
+@click.command("record")
+@click.option("--engine", type=click.Choice(["tape", "cuda_graph"]), help="Default: a GPU if there is one.")
+@click.option(
+    "--path", "paths", type=click.Choice(["released", "shared"]), multiple=True,
+    default=("released", "shared"), show_default=True,
+)  # fmt: skip
+@click.option("--model", "models", multiple=True, help="Model name; default: one for each P of the matrix.")
+@click.option(
+    "--fusion", type=click.Choice(["on", "off"]), multiple=True, default=("off",), show_default=True
+)
+@click.option(
+    "--steps", type=click.IntRange(min=2), multiple=True, default=(5,), show_default=True, help="S."
+)
+@click.option(
+    "--bucket", "buckets", type=click.IntRange(min=1), multiple=True, default=(4,), show_default=True
+)
+@click.option("--width", type=click.IntRange(min=256), help="W; default: 131072 on a GPU, 1024 on a CPU.")
+@click.option(
+    "--pages", type=click.Choice(["ids", "digest", "none"]), multiple=True, default=("ids",),
+    show_default=True, help="How page tables are kept.",
+)  # fmt: skip
+@click.option("--turns", type=click.IntRange(min=1), default=4, show_default=True)
+@click.option("--calls", type=click.IntRange(min=1), help="Of a turn; default: 200 on a GPU, 5 on a CPU.")
+@click.option("--sglang-version", "version", default="", metavar="VERSION", help="Release of SGLang.")
+@click.option("--cases-dir", type=_FOLDER, help="Case files; default: cases/ of the checkout.")
+@click.option("--json", "json_file", type=_FOLDER, metavar="FILE", help="Write all figures as JSON.")
+def record(
+    engine: str | None,
+    paths: tuple[str, ...],
+    models: tuple[str, ...],
+    fusion: tuple[str, ...],
+    steps: tuple[int, ...],
+    buckets: tuple[int, ...],
+    width: int | None,
+    pages: tuple[str, ...],
+    turns: int,
+    calls: int | None,
+    version: str,
+    cases_dir: FilePath | None,
+    json_file: FilePath | None,
+) -> int:
+    """Measure what a recorder costs a refresh of the released SGLang, with and without it in turns.
+
+    On a CPU SGLang is simulated: the recorder's own microseconds count there, not the refresh's.
+    """
+    import torch
+
+    from harness.bench import recording, settings
+    from harness.sut.sglang.loader import load
+    from harness.types import EngineKind
+    from harness.worker import make_engine
+
+    if json_file is not None:
+        jsonreport.check_writable(json_file)
+    gpu_there = torch.cuda.is_available()
+    made = make_engine(
+        EngineKind(engine) if engine else EngineKind.CUDA_GRAPH if gpu_there else EngineKind.TAPE
+    )
+    on_gpu = made.device.type == "cuda"
+    loaded = load(version or None, made.device)
+    known = settings.models_of(locate.cases_dir(cases_dir), models)
+    widths = (width or (131072 if on_gpu else 1024),)
+    points = settings.points(list(known.values()), [one == "on" for one in fusion], steps, buckets, widths)
+    overheads = [
+        recording.measure(
+            known[point.model], point, Path(path), made, loaded, kept, turns, calls or (200 if on_gpu else 5)
+        )
+        for point in points
+        for path in paths
+        for kept in pages
+    ]
+    for line in recording.lines(overheads):
+        click.echo(line)
+    if json_file is not None:
+        device = torch.cuda.get_device_name(made.device) if on_gpu else "CPU, simulated CUDA"
+        software = {"torch": torch.__version__, "sglang": loaded.site.version}
+        jsonreport.write(json_file, recording.document(overheads, device, software))
+    return 0

@@ -5,6 +5,7 @@ from __future__ import annotations
 import atexit
 import datetime
 import time
+from collections import deque
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -16,6 +17,10 @@ from harness.record.writer import Limits, Output, Stop, Writer, before_of
 
 if TYPE_CHECKING:
     import torch
+
+
+TIMED = 1024
+"""Calls whose time is remembered."""
 
 
 @dataclass(frozen=True)
@@ -39,7 +44,9 @@ class Cost:
     lost: int
     """Calls that were not recorded because the writer was behind."""
     host_us: float
-    """Mean time on the server's thread, microseconds a call."""
+    """Median time on the server's thread, microseconds a refresh, of the last `TIMED` ones."""
+    host_p90_us: float
+    """What nine in ten of them stay below."""
     writer_us: float
     """CPU time of the writer's thread, microseconds a record."""
 
@@ -81,7 +88,8 @@ class Recorder:
         self.closed = False
         self._slots = Slots(table, about.page_tokens, pages=pages != NONE)
         self._start = time.monotonic_ns()
-        self._calls = self._lost = self._lost_in_all = self._host_ns = 0
+        self._calls = self._lost = self._lost_in_all = 0
+        self._host_ns: deque[int] = deque(maxlen=TIMED)
         self._capturing = False
         self._writer = Writer(
             output, self.header, self._take_lost, self._slots.give_back, lambda: not self._capturing
@@ -121,7 +129,8 @@ class Recorder:
             self._slots.fill(slot, lengths, requests, accepted)
             self._writer.queue.put(slot)
         self._calls += 1
-        self._host_ns += time.monotonic_ns() - begin
+        if not capture:
+            self._host_ns.append(time.monotonic_ns() - begin)
 
     def cost(self) -> Cost:
         """Return what recording has cost so far."""
@@ -129,7 +138,8 @@ class Recorder:
         return Cost(
             calls=self._calls,
             lost=self._lost_in_all,
-            host_us=self._host_ns / 1000 / max(self._calls, 1),
+            host_us=self._quantile(0.5),
+            host_p90_us=self._quantile(0.9),
             writer_us=self._writer.cpu_s * 1e6 / written,
         )
 
@@ -147,6 +157,11 @@ class Recorder:
         self._capturing = False
         self._writer.queue.put(Stop())
         self._writer.join(timeout_s)
+
+    def _quantile(self, share: float) -> float:
+        """Return the time that so many of the last refreshes stay below, microseconds."""
+        times = sorted(self._host_ns)
+        return times[min(int(share * len(times)), len(times) - 1)] / 1000 if times else 0.0
 
     def _take_lost(self) -> int:
         lost, self._lost = self._lost, 0
