@@ -3,6 +3,8 @@
 # make sglang-site     the released SGLang's metadata code from PyPI, for --sut sglang
 # make verify-sglang   the CPU matrix on the released SGLang (needs its site)
 # make lint | bench    ruff and mypy | figures of the harness itself
+# make docs            the documentation as a site, out/site/index.html
+# make wheelhouse      wheels for a machine without a network, out/wheelhouse (docs/offline.md)
 # make clean           remove .venv and caches
 
 PYTHON ?= python3
@@ -13,7 +15,7 @@ BIN := .venv/bin
 INSTALLED := .venv/.installed
 
 .DEFAULT_GOAL := verify
-.PHONY: verify verify-sglang test lint bench sglang-site install clean
+.PHONY: verify verify-sglang test lint bench docs wheelhouse sglang-site install clean
 
 verify: $(INSTALLED)
 	$(BIN)/replay-harness verify
@@ -31,6 +33,14 @@ lint: $(INSTALLED)
 
 bench: $(INSTALLED)
 	$(BIN)/replay-harness bench cpu
+
+docs: $(INSTALLED)
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --config-file .ci/mkdocs.yml
+
+# setuptools builds an editable install where there is no network.
+wheelhouse: $(INSTALLED)
+	$(BIN)/python -m pip wheel --quiet --disable-pip-version-check --wheel-dir out/wheelhouse \
+		'.[dev,sglang]' 'setuptools>=77' -c constraints.txt
 
 sglang-site: $(INSTALLED)
 	$(BIN)/python -m harness.sut.sglang.site --version $(SGLANG_VERSION)

@@ -1,7 +1,7 @@
 """Print the commands of the `sh` blocks of Markdown files, each once, in reading order.
 
-Blocks marked `sh gpu` (need a GPU) or `sh slow` (take long) are left out. Comments and blank lines are no
-commands.
+Those of blocks marked `sh finds` have to end with status 1, what a run with findings ends with. Blocks marked
+`sh gpu` (need a GPU) or `sh slow` (take long) are left out. Comments and blank lines are no commands.
 """
 
 from __future__ import annotations
@@ -10,6 +10,8 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
+FINDS = "status=0; {} || status=$?; [ $status = 1 ]"
+
 
 def commands(text: str) -> Iterator[str]:
     """Yield the command lines of the `sh` blocks of one Markdown text."""
@@ -17,10 +19,10 @@ def commands(text: str) -> Iterator[str]:
     for line in text.splitlines():
         if line.startswith("```"):
             tag = line.removeprefix("```").strip() if tag is None else None
-        elif tag == "sh":
+        elif tag in ("sh", "sh finds"):
             command = line.split(" #")[0].strip()
             if command and not command.startswith("#"):
-                yield command
+                yield command if tag == "sh" else FINDS.format(command)
 
 
 if __name__ == "__main__":

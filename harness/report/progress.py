@@ -7,7 +7,14 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.progress import (
+    BarColumn,
+    MofNCompleteColumn,
+    Progress,
+    TextColumn,
+    TimeElapsedColumn,
+    TimeRemainingColumn,
+)
 
 from harness.errors import HarnessError
 from harness.findings import CaseResult
@@ -68,7 +75,14 @@ def follow(
 
 
 def _bar(results: Iterable[CaseResult], count: _Count, console: Console) -> None:
-    columns = (BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(), TextColumn("{task.description}"))
+    columns = (
+        BarColumn(),
+        MofNCompleteColumn(),
+        TimeElapsedColumn(),
+        TextColumn("left:"),
+        TimeRemainingColumn(),
+        TextColumn("{task.description}"),
+    )
     with Progress(*columns, console=console, transient=True) as progress:
         task = progress.add_task("starting", total=count.total or None)
         for result in results:
@@ -90,4 +104,6 @@ def _lines(
         now = clock()
         if now - said >= SECONDS_BETWEEN_LINES and count.done != count.total:
             said = now
-            console.print(f"{count}, {now - start:.0f} s", highlight=False, markup=False)
+            left = f", about {(now - start) / count.done * (count.total - count.done):.0f} s left"
+            since = f"{count}, {now - start:.0f} s{left if count.total else ''}"
+            console.print(since, highlight=False, markup=False)

@@ -28,7 +28,10 @@ class StepRoots:
     """Where one draft step's tensors hang."""
 
     metadata: Mapping[int, Any]
-    """By captured bucket: the metadata object (dataclass, dict, any object) registered for it."""
+    """By captured bucket: the metadata object (dataclass, dict, any object) registered for it.
+
+    Python values below it count as frozen into the graph: one that changes later is a finding.
+    """
     active: Any
     """The metadata object in force (one of the above after a refresh)."""
     state: Mapping[str, Any] = field(default_factory=dict)
@@ -42,7 +45,11 @@ class StepOutputs:
     read: Mapping[str, torch.Tensor]
     """Copies, made inside the graph, of every leaf as the step read it (leaf names as in the walk)."""
     computed: Mapping[str, torch.Tensor]
-    """Results by name: `attention` float, `draft_token` int64, ...; leading dimension = bucket rows."""
+    """Results by name: `attention` float, `draft_token` int64, ...; leading dimension = bucket rows.
+
+    Of a system that is not this package's own, every step computes the same of the same metadata: they are
+    all held against the system's single step (S = 2).
+    """
 
 
 class Sut(Protocol):
@@ -120,4 +127,7 @@ class Pausable(Protocol):
 
 
 SutFactory = Callable[[Case, Engine, SpanRecorder], Sut]
-"""How a system is made: entry points of the group `replay_harness.suts` hold one each."""
+"""How a system is made: entry points of the group `replay_harness.suts` hold one each.
+
+Further keyword arguments are what `--sut-option KEY=VALUE` gives, as text. `docs/tutorial.md` makes a system.
+"""

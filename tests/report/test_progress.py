@@ -30,15 +30,15 @@ def test_without_a_terminal_a_plain_line_comes_every_ten_seconds() -> None:
     results = [result("a", finding("a")), *(result(name) for name in "bcdefg")]
     follow(results, 7, Console(file=out, width=80), Clock())
     assert out.getvalue().splitlines() == [
-        "3 of 7 cases, 1 unexpected finding, 12 s",
-        "6 of 7 cases, 1 unexpected finding, 24 s",
+        "3 of 7 cases, 1 unexpected finding, 12 s, about 16 s left",
+        "6 of 7 cases, 1 unexpected finding, 24 s, about 4 s left",
     ]
 
 
 def test_known_findings_are_not_called_unexpected() -> None:
     out = io.StringIO()
     follow([result(n, finding(n, known="K1")) for n in "abcd"], 4, Console(file=out, width=80), Clock())
-    assert out.getvalue() == "3 of 4 cases, 0 unexpected findings, 12 s\n"
+    assert out.getvalue() == "3 of 4 cases, 0 unexpected findings, 12 s, about 4 s left\n"
 
 
 def test_on_a_terminal_a_bar_is_drawn_and_taken_away() -> None:
@@ -65,6 +65,12 @@ def test_interrupting_says_how_far_it_came_and_ends_the_workers(terminal: bool) 
 
 
 def test_a_run_of_unknown_size_counts_without_a_total() -> None:
+    out = io.StringIO()
+    follow([result(name) for name in "abcd"], 0, Console(file=out, width=80), Clock())
+    assert out.getvalue() == "3 cases, 0 unexpected findings, 12 s\n"
+
+
+def test_where_the_number_of_cases_is_not_known_nothing_is_said_of_the_time_left() -> None:
     out = io.StringIO()
     follow([result(name) for name in "abcd"], 0, Console(file=out, width=80), Clock())
     assert out.getvalue() == "3 cases, 0 unexpected findings, 12 s\n"
