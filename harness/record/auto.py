@@ -58,7 +58,7 @@ def plugin() -> None:
 
 def _install(module: ModuleType, path: str) -> None:
     from harness.record.install import install
-    from harness.record.writer import Limits
+    from harness.record.output import Limits
 
     if hasattr(module, "_replay_harness_recording"):
         return

@@ -19,10 +19,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from harness.errors import UsageError
+from harness.errors import HarnessError, UsageError
 from harness.record.format import IDS
+from harness.record.output import Limits
 from harness.record.recorder import About, Recorder
-from harness.record.writer import Limits
 
 if TYPE_CHECKING:
     import torch
@@ -39,7 +39,7 @@ FLAGS = (
 """Attributes of a backend that decide what a refresh does."""
 RANK_VARIABLES = ("REPLAY_HARNESS_RANK", "RANK", "SGLANG_RANK", "LOCAL_RANK")
 _LOG = logging.getLogger(__name__)
-_FAILURES = (RuntimeError, OSError, UsageError, AttributeError, TypeError, ValueError, KeyError, IndexError)
+_FAILURES = (RuntimeError, OSError, HarnessError, AttributeError, TypeError, ValueError, KeyError, IndexError)
 """What a recorder may run into in a server that is not as expected; none of it may stop the server."""
 
 
@@ -111,7 +111,7 @@ class Installed:
                 steps=len(several) if several is not None else 1,
                 live=-1 if padding is None else rows - padding,
                 accepted=_accepted(spec) if mode.startswith("DRAFT_EXTEND") else None,
-                flags=("mirror",) if getattr(batch, "seq_lens_cpu", None) is not None else (),
+                mirror=getattr(batch, "seq_lens_cpu", None) is not None,
             )
         except _FAILURES as error:
             self.problem = f"{type(error).__name__}: {error}"

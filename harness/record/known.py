@@ -1,4 +1,4 @@
-"""The writer's side of page coding: what of each request's pages was written already."""
+"""Page coding: what of each request's pages was written already."""
 
 from __future__ import annotations
 

@@ -4,23 +4,28 @@ from __future__ import annotations
 
 import atexit
 import datetime
+import os
+import socket
+import subprocess
+import sys
 import time
 from collections import deque
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+
+import msgspec
+import torch
 
 from harness.errors import UsageError
-from harness.record.format import FORMAT, IDS, NONE, PAGES, SUFFIX, VERSION, Header
-from harness.record.slots import Meta, Slots
-from harness.record.writer import Limits, Output, Stop, Writer, before_of
-
-if TYPE_CHECKING:
-    import torch
-
+from harness.record import ring
+from harness.record.format import FORMAT, IDS, NONE, PAGES, SUFFIX, VERSION, Header, zstandard
+from harness.record.output import Limits, before_of
+from harness.record.slots import Feed, shape_for
+from harness.record.writer import Begin, Command, Grow, Name, Said, Stop
 
 TIMED = 1024
 """Calls whose time is remembered."""
+WRITER = (sys.executable, "-m", "harness.record.writer")
 
 
 @dataclass(frozen=True)
@@ -48,7 +53,7 @@ class Cost:
     host_p90_us: float
     """What nine in ten of them stay below."""
     writer_us: float
-    """CPU time of the writer's thread, microseconds a record."""
+    """CPU time of the writer's process, microseconds a record; 0 until it has ended."""
 
 
 class Recorder:
@@ -65,13 +70,14 @@ class Recorder:
         pages: str = IDS,
         limits: Limits | None = None,
     ) -> None:
-        """Create the file, `path` with the rank in its name (`trace_path`), and start the writer.
+        """Begin a trace: `path` with the rank in its name (`trace_path`), written by a process of its own.
 
         table: `req_to_token`, int32 `[requests, W]`. pages: one of `format.PAGES`. Raises UsageError where
         the file cannot be made or `pages` is unknown.
         """
         if pages not in PAGES:
             raise UsageError(f"pages={pages!r}: allowed are {', '.join(PAGES)}")
+        zstandard()  # missing, it is told here and not by the writer
         self.header = Header(
             format=FORMAT, version=VERSION, rank=rank, world=world,
             started=datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
@@ -82,19 +88,27 @@ class Recorder:
         self.path = free_path(trace_path(path, rank))
         try:
             self.path.parent.mkdir(parents=True, exist_ok=True)
-            output = Output(self.path, self.header, limits or Limits())
+            self.path.touch(exist_ok=False)
+            self.path.unlink()  # the writer makes it; that it can be made is known here
         except OSError as error:
             raise UsageError(f"{self.path}: cannot be written ({error.strerror})") from error
         self.closed = False
-        self._slots = Slots(table, about.page_tokens, pages=pages != NONE)
+        self.said = Said()
+        """What the writer said when it ended."""
+        self._view = table[:, :: about.page_tokens] if pages != NONE else table[:, :0]
         self._start = time.monotonic_ns()
-        self._calls = self._lost = self._lost_in_all = 0
+        self._calls = self._lost = 0
         self._host_ns: deque[int] = deque(maxlen=TIMED)
-        self._capturing = False
-        self._writer = Writer(
-            output, self.header, self._take_lost, self._slots.give_back, lambda: not self._capturing
-        )
-        self._writer.start()
+        self._modes: dict[str, int] = {}
+        self._feed: Feed | None = None
+        # Its own session: a signal that ends the server's group leaves it to write what is in the ring.
+        self._control, other = socket.socketpair()
+        self._writer = subprocess.Popen(
+            WRITER, stdin=other.fileno(), stdout=subprocess.PIPE, stderr=subprocess.DEVNULL,
+            start_new_session=True, env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
+        )  # fmt: skip
+        other.close()
+        self._tell(Begin(str(self.path), self.header, limits or Limits()))
         atexit.register(self.close)
 
     def note(
@@ -107,65 +121,78 @@ class Recorder:
         steps: int = 1,
         live: int = -1,
         accepted: torch.Tensor | None = None,
-        flags: tuple[str, ...] = (),
+        mirror: bool = False,
     ) -> None:
         """Record one call: queue copies of its inputs and return. Waits for neither device nor writer.
 
-        lengths, requests: `[bucket]`, padded. live: live rows, -1 where only request 0 marks padded ones.
+        lengths, requests: int64 `[bucket]`, padded. live: live rows, -1 where only request 0 marks padded
+        ones. Captures may allocate; other calls do not.
         """
         begin = time.monotonic_ns()
         bucket = lengths.shape[0]
-        self._capturing = capture
-        if capture:
-            self._slots.fit(bucket)
-        slot = self._slots.take(bucket)
-        if slot is None or self.closed:
-            self._lost += 1
-            self._lost_in_all += 1
-        else:
-            slot.meta = Meta(
-                self._calls, (begin - self._start) // 1000, capture, mode, bucket, steps, live, flags
-            )
-            self._slots.fill(slot, lengths, requests, accepted)
-            self._writer.queue.put(slot)
+        number = self._modes.get(mode)
+        if number is None:
+            number = self._modes[mode] = len(self._modes)
+            self._tell(Name(number, mode))
+        if capture and (self._feed is None or bucket > self._feed.rows):
+            self._grow(bucket)
+        feed = self._feed
+        done = False
+        if feed is not None and bucket <= feed.rows and not self.closed:
+            microseconds = (begin - self._start) // 1000
+            head = (
+                self._calls, microseconds, int(capture), number, bucket, steps, live, int(mirror),
+                int(accepted is not None),
+            )  # fmt: skip
+            done = feed.put(head, lengths, requests, accepted)
+        self._lost += not done
         self._calls += 1
         if not capture:
             self._host_ns.append(time.monotonic_ns() - begin)
 
     def cost(self) -> Cost:
         """Return what recording has cost so far."""
-        written = max(self._writer.written, 1)
         return Cost(
             calls=self._calls,
-            lost=self._lost_in_all,
+            lost=self._lost,
             host_us=self._quantile(0.5),
             host_p90_us=self._quantile(0.9),
-            writer_us=self._writer.cpu_s * 1e6 / written,
+            writer_us=self.said.cpu_s * 1e6 / max(self.said.written, 1),
         )
 
-    @property
-    def problem(self) -> str:
-        """Why nothing more is written; empty while all is well."""
-        return self._writer.problem
-
-    def close(self, timeout_s: float = 10.0) -> None:
-        """Write what is queued and end the trace. Again: nothing."""
+    def close(self, timeout_s: float = 20.0) -> None:
+        """Let the writer write what is in the ring and end the trace. Again: nothing."""
         if self.closed:
             return
         self.closed = True
         atexit.unregister(self.close)
-        self._capturing = False
-        self._writer.queue.put(Stop())
-        self._writer.join(timeout_s)
+        try:
+            self._tell(Stop(self._lost))
+            self._control.close()
+            answer, _ = self._writer.communicate(timeout=timeout_s)
+            self.said = msgspec.json.decode(answer, type=Said)
+        except (OSError, subprocess.TimeoutExpired, msgspec.MsgspecError) as error:
+            self._writer.kill()
+            self._writer.wait()
+            self.said = Said(problem=f"the writer did not end well: {type(error).__name__}")
+
+    def _grow(self, rows: int) -> None:
+        """Make a ring for larger batches; what is in the older one is written before."""
+        shape = shape_for(rows, self._view.shape[1])
+        descriptor, made = ring.create(shape)
+        self._feed = Feed(made, self._view)
+        self._tell(Grow(shape), descriptor)
+        os.close(descriptor)
+
+    def _tell(self, command: Command, *descriptors: int) -> None:
+        """Send a command; a few hundred bytes, so that all of it fits into the socket's buffer."""
+        message = msgspec.json.encode(command) + b"\n"
+        socket.send_fds(self._control, [message], descriptors)
 
     def _quantile(self, share: float) -> float:
         """Return the time that so many of the last refreshes stay below, microseconds."""
         times = sorted(self._host_ns)
         return times[min(int(share * len(times)), len(times) - 1)] / 1000 if times else 0.0
-
-    def _take_lost(self) -> int:
-        lost, self._lost = self._lost, 0
-        return lost
 
 
 def trace_path(path: Path, rank: int) -> Path:

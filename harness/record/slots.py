@@ -1,125 +1,109 @@
-"""Copies of a refresh's inputs, made without waiting for a device: queued by the server, read by the writer.
+"""The server's side of the ring: copies of a refresh's inputs, queued without waiting for anything.
 
-A slot is a set of buffers in page-locked memory that is filled by copies on the server's own stream; an event
-says when they have arrived. On a CPU the copies are done when the call returns.
+On a GPU the ring's memory is page-locked and the copies run on the server's own stream. Nothing here asks the
+device, and no other thread of the server's process is involved.
 """
 
 from __future__ import annotations
 
-from collections import deque
-from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import torch
 
-SLOT_BYTES = 64 << 20
-"""Memory of all slots together."""
-FEWEST, MOST = 4, 64
-"""Slots."""
+from harness.errors import HarnessError
+from harness.record.ring import FILLED, FREE, Ring, Shape
+
+RING_BYTES = 64 << 20
+FEWEST, MOST = 4, 256
+"""Slots of a ring."""
+TICKS = 1 << 12
 
 
-@dataclass(frozen=True, slots=True)
-class Meta:
-    """What the host knows of a call without asking the device."""
-
-    n: int
-    t: int
-    capture: bool
-    mode: str
-    bucket: int
-    steps: int
-    live: int
-    """Live rows; -1 where only the padded rows' request 0 tells."""
-    flags: tuple[str, ...] = ()
+def shape_for(rows: int, columns: int) -> Shape:
+    """Return a ring for batches of so many requests, within `RING_BYTES` where a few slots fit into it."""
+    one = Shape(1, rows, columns)
+    return Shape(min(max(RING_BYTES // one.slot_bytes, FEWEST), MOST), rows, columns)
 
 
-class Slot:
-    """Buffers for one call of up to `rows` requests."""
+class Feed:
+    """Fills the slots of one ring, one after the other."""
 
-    __slots__ = ("accepted", "event", "extended", "lengths", "meta", "numbers", "pages", "requests", "table")
+    def __init__(self, ring: Ring, view: torch.Tensor) -> None:
+        """Copy from `view`, int32 `[requests, columns]`: the request table at the first token of each page.
 
-    def __init__(self, rows: int, columns: int, *, pinned: bool) -> None:
-        """Make buffers for that many rows and page columns; page-locked for a GPU."""
-        self.numbers = torch.empty((2, rows), dtype=torch.int64, pin_memory=pinned)
-        self.lengths, self.requests = self.numbers[0], self.numbers[1]
-        self.table = torch.empty((rows, columns), dtype=torch.int32, pin_memory=pinned)
-        self.accepted = torch.empty(rows, dtype=torch.int32, pin_memory=pinned)
-        self.pages = columns > 0
-        self.extended = False
-        self.event: Any = torch.cuda.Event() if pinned else None  # type: ignore[no-untyped-call]
-        self.meta: Meta | None = None
+        Raises HarnessError where the ring cannot be page-locked for a GPU.
+        """
+        self.rows = ring.shape.rows
+        self._columns = ring.shape.columns
+        self._view = view
+        self._slots = ring.slots
+        self._heads = [slot.head for slot in ring.slots]
+        self._numbers = [torch.from_numpy(slot.numbers) for slot in ring.slots]
+        self._accepted = [torch.from_numpy(slot.accepted) for slot in ring.slots]
+        self._tables = [torch.from_numpy(slot.table) for slot in ring.slots]
+        self._next = 0
+        self._cuda = view.device.type == "cuda"
+        self._staging: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}
+        if self._cuda:
+            _lock(ring)
+            self._ticks = [one.reshape(1) for one in torch.arange(1, TICKS + 1, device=view.device)]
 
-    def arrived(self) -> bool:
-        """Whether the copies are done."""
-        return self.event is None or bool(self.event.query())
-
-
-class Slots:
-    """All slots of a recorder, free or in use. Taken by the server's thread, given back by the writer's."""
-
-    def __init__(self, table: torch.Tensor, page_tokens: int, *, pages: bool) -> None:
-        """Copy from `table`, int32 `[requests, W]`; every `page_tokens`-th column says a page's place."""
-        self._device = table.device
-        self._view = table[:, ::page_tokens] if pages else table[:, :0]
-        self._columns = self._view.shape[1]
-        self._rows = 0
-        self._free: deque[Slot] = deque()
-        self._staging: dict[int, torch.Tensor] = {}
-
-    @property
-    def rows(self) -> int:
-        """Rows of the slots, 0 before the first capture."""
-        return self._rows
-
-    def fit(self, rows: int) -> None:
-        """Make slots for so many rows, if those there are have fewer. Allocates: not for serving time."""
-        if rows <= self._rows:
-            return
-        each = rows * (self._columns * 4 + 20)
-        count = min(max(SLOT_BYTES // each, FEWEST), MOST)
-        pinned = self._device.type == "cuda"
-        self._rows = rows
-        self._free = deque(Slot(rows, self._columns, pinned=pinned) for _ in range(count))
-        self._staging.clear()
-
-    def take(self, rows: int) -> Slot | None:
-        """Return a free slot for so many rows; None where there is none."""
-        if rows > self._rows or not self._free:
-            return None
-        return self._free.popleft()
-
-    def give_back(self, slot: Slot) -> None:
-        """Take a slot back; one that is too small by now is dropped."""
-        slot.meta = None
-        if slot.lengths.shape[0] == self._rows:
-            self._free.append(slot)
-
-    def fill(
-        self, slot: Slot, lengths: torch.Tensor, requests: torch.Tensor, accepted: torch.Tensor | None
-    ) -> None:
-        """Queue the copies of one call's device tensors on the current stream; waits for nothing."""
+    def put(
+        self,
+        head: tuple[int, ...],
+        lengths: torch.Tensor,
+        requests: torch.Tensor,
+        accepted: torch.Tensor | None,
+    ) -> bool:
+        """Queue the copies of one call; False where no slot is free. `head`: `ring.Head` without its tick."""
+        index = self._next
+        target = self._heads[index]
+        if target[-1] != FREE:
+            return False
+        self._next = (index + 1) % len(self._heads)
         rows = lengths.shape[0]
-        slot.lengths[:rows].copy_(lengths, non_blocking=True)
-        slot.requests[:rows].copy_(requests, non_blocking=True)
-        slot.extended = accepted is not None
+        tick = head[0] % TICKS
+        numbers = self._numbers[index][: 2 * rows + 1]
+        table = self._tables[index][: rows * self._columns].view(rows, self._columns)
         if accepted is not None:
-            slot.accepted[:rows].copy_(accepted[:rows], non_blocking=True)
-        if slot.event is None:
-            if slot.pages:
-                torch.index_select(self._view, 0, requests, out=slot.table[:rows])
-            return
-        if slot.pages:
-            staging = self._staged(rows)
-            torch.index_select(self._view, 0, requests, out=staging)
-            slot.table[:rows].copy_(staging, non_blocking=True)
-        slot.event.record()
+            self._accepted[index][:rows].copy_(accepted[:rows], non_blocking=True)
+        if self._cuda:
+            staged_numbers, staged_table = self._staged(rows)
+            if self._columns:
+                torch.index_select(self._view, 0, requests, out=staged_table)
+                table.copy_(staged_table, non_blocking=True)
+            torch.cat((lengths, requests, self._ticks[tick]), out=staged_numbers)
+            numbers.copy_(staged_numbers, non_blocking=True)
+        else:
+            if self._columns:
+                torch.index_select(self._view, 0, requests, out=table)
+            numbers[:rows].copy_(lengths)
+            numbers[rows : 2 * rows].copy_(requests)
+            self._slots[index].numbers[2 * rows] = tick + 1
+        target[: len(head)] = head
+        target[len(head)] = tick + 1
+        target[-1] = FILLED
+        return True
 
-    def _staged(self, rows: int) -> torch.Tensor:
-        """Return the current stream's buffer on the device: its order keeps the copies apart."""
-        stream = torch.cuda.current_stream(self._device).cuda_stream
-        buffer = self._staging.get(stream)
-        if buffer is None:
-            buffer = self._staging[stream] = torch.empty(
-                (self._rows, self._columns), dtype=torch.int32, device=self._device
+    def _staged(self, rows: int) -> tuple[torch.Tensor, torch.Tensor]:
+        """Return the current stream's buffers on the device: its order keeps one call's copies apart."""
+        stream = torch.cuda.current_stream(self._view.device).cuda_stream
+        found = self._staging.get(stream)
+        if found is None:
+            device = self._view.device
+            found = self._staging[stream] = (
+                torch.empty(2 * self.rows + 1, dtype=torch.int64, device=device),
+                torch.empty(self.rows * self._columns, dtype=torch.int32, device=device),
             )
-        return buffer[:rows]
+        numbers, table = found
+        return numbers[: 2 * rows + 1], table[: rows * self._columns].view(rows, self._columns)
+
+
+def _lock(ring: Ring) -> None:
+    """Page-lock the ring's memory, so that copies into it wait for nobody."""
+    address = np.frombuffer(ring.buffer, np.uint8).ctypes.data
+    runtime: Any = torch.cuda.cudart()  # type: ignore[no-untyped-call]
+    status = int(runtime.cudaHostRegister(address, ring.shape.bytes, 0))
+    if status != 0:
+        raise HarnessError(f"the ring's memory cannot be page-locked: cudaHostRegister returned {status}")

@@ -1,236 +1,204 @@
-"""The recorder's thread: takes filled slots, writes lines, never calls into the server.
+"""The writer, a process of its own: `python -m harness.record.writer`, its standard input a socket of
+commands.
 
-A file is bounded: past half of the limit it becomes `NAME.before.jsonl.zst`, in place of an older one, and a
-new one begins that stands alone: header, the captures in force, page tables in full.
+It shares a ring of memory with the server's process and nothing else: the server never waits for it, its
+work costs the server's threads nothing, and it outlives a server that is killed, so that all that was in the
+ring is written.
 """
 
 from __future__ import annotations
 
-import logging
 import os
-import queue
-import threading
+import select
+import socket
+import sys
 import time
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections import deque
 from pathlib import Path
+from typing import TypeAlias
 
 import msgspec
 import numpy as np
+from numpy.typing import NDArray
 
-from harness.record.format import (
-    DIGEST,
-    IDS,
-    SUFFIX,
-    CaptureRecord,
-    End,
-    Frames,
-    Gap,
-    Header,
-    Line,
-    Pages,
-    RefreshRecord,
-)
+from harness.record.format import DIGEST, IDS, CaptureRecord, End, Gap, Header, Line, Pages, RefreshRecord
 from harness.record.known import KnownPages, page_digest
-from harness.record.slots import Meta, Slot
+from harness.record.output import BATCH, Limits, Output, columns_of
+from harness.record.ring import MIRROR, Head, Ring, Shape, Slot
 
-BEFORE = ".before"
-POLL_S = 0.0005
-"""Between two looks at an event that has not come yet."""
-BATCH = 64
-"""Records of one frame at most."""
-_LOG = logging.getLogger(__name__)
-
-
-@dataclass(frozen=True)
-class Limits:
-    """How much of a recording is kept, both parts of a file together."""
-
-    records: int = 1_000_000
-    bytes: int = 512 << 20
+IDLE_S = 0.005
+"""Between two looks at a ring that has nothing new."""
+PATIENCE_S = 5.0
+"""After the server has ended: how long a copy that was queued may take to come."""
 
 
-class Stop:
-    """In the queue: no slot comes after it."""
+class Begin(msgspec.Struct, tag_field="do", tag="begin"):
+    """The first command."""
+
+    path: str
+    header: Header
+    limits: Limits
 
 
-class Output:
-    """One trace file that grows by whole frames."""
+class Grow(msgspec.Struct, tag_field="do", tag="ring"):
+    """A ring, whose memory's descriptor is sent with it; slots of an older one come before its own."""
 
-    def __init__(self, path: Path, header: Header, limits: Limits) -> None:
-        """Create the file with its header. Raises OSError."""
-        self.path = path
-        self._header, self._limits = header, limits
-        self._frames = Frames()
-        self._file = -1
-        self._records = self._bytes = 0
-        self._begin()
-
-    def write(self, lines: list[Line], records: int) -> None:
-        """Append lines as one frame. Raises OSError; on a full disk part of it may have arrived."""
-        frame = self._frames.frame(lines)
-        left = memoryview(frame)
-        while left:
-            left = left[os.write(self._file, left) :]
-        self._records += records
-        self._bytes += len(frame)
-
-    @property
-    def half_full(self) -> bool:
-        """Whether it holds half of what may be kept."""
-        return 2 * self._records >= self._limits.records or 2 * self._bytes >= self._limits.bytes
-
-    def turn(self) -> None:
-        """Make what is written the older part and begin a new file."""
-        self.close()
-        os.replace(self.path, before_of(self.path))
-        self._header = msgspec.structs.replace(self._header, continues=True)
-        self._begin()
-
-    def close(self) -> None:
-        """Close the file."""
-        os.close(self._file)
-
-    def _begin(self) -> None:
-        self._file = os.open(self.path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND, 0o644)
-        self._records = self._bytes = 0
-        self.write([self._header], 0)
+    shape: Shape
 
 
-def before_of(path: Path) -> Path:
-    """Return the name of a trace's older part."""
-    return path.with_name(path.name.removesuffix(SUFFIX) + BEFORE + SUFFIX)
+class Name(msgspec.Struct, tag_field="do", tag="mode"):
+    """The name of a forward mode's number."""
+
+    number: int
+    name: str
 
 
-class Writer(threading.Thread):
-    """Writes what the server's thread hands over."""
+class Stop(msgspec.Struct, tag_field="do", tag="stop"):
+    """The recorder is closed."""
 
-    def __init__(
-        self,
-        output: Output,
-        header: Header,
-        take: Callable[[], int],
-        give_back: Callable[[Slot], None],
-        may_ask: Callable[[], bool],
-    ) -> None:
-        """Write to `output`.
+    lost: int
 
-        take: returns how many calls were lost since it was last asked. give_back: gets slots that are free
-        again. may_ask: whether events may be asked now; while a graph is captured no thread may.
-        """
-        super().__init__(name="replay-harness-recorder", daemon=True)
-        self.queue: queue.SimpleQueue[Slot | Stop] = queue.SimpleQueue()
-        self.written = self.lost = 0
-        self.cpu_s = 0.0
-        """CPU time of this thread."""
-        self.problem = ""
-        """Why nothing more is written; empty while all is well."""
-        self._output, self._header = output, header
-        self._take, self._give_back, self._may_ask = take, give_back, may_ask
+
+Command: TypeAlias = Begin | Grow | Name | Stop
+
+
+class Said(msgspec.Struct):
+    """What the writer answers once, when it has begun, and once when it ends."""
+
+    written: int = 0
+    cpu_s: float = 0.0
+    problem: str = ""
+
+
+class Commands:
+    """The server's commands, read without waiting."""
+
+    def __init__(self, channel: socket.socket) -> None:
+        self._channel = channel
+        self._pending = b""
+        self.descriptors: deque[int] = deque()
+        """Of memory that was sent, in the order of the rings; on its way it lives even if the server dies."""
+        self._decoder: msgspec.json.Decoder[Command] = msgspec.json.Decoder(Command)
+        self.ended = False
+        """Whether the server has closed the socket, or ended."""
+
+    def read(self, wait_s: float) -> list[Command]:
+        """Return the commands that have come; wait a while for the first."""
+        if self.ended or not select.select([self._channel], [], [], wait_s)[0]:
+            return []
+        chunk, descriptors, _, _ = socket.recv_fds(self._channel, 1 << 16, 8)
+        self.descriptors += descriptors
+        self.ended = not chunk
+        *lines, self._pending = (self._pending + chunk).split(b"\n")
+        return [self._decoder.decode(line) for line in lines]
+
+
+class Writer:
+    """Turns slots into lines."""
+
+    def __init__(self, begin: Begin) -> None:
+        """Create the file. Raises OSError."""
+        self.written = 0
+        self.modes: dict[int, str] = {}
+        self.rings: deque[Ring] = deque()
+        self._header = begin.header
+        self._output = Output(Path(begin.path), begin.header, begin.limits)
         self._known = KnownPages()
         self._captures: dict[tuple[str, int], CaptureRecord] = {}
+        self._at = 0
+        self._number = -1
+        """Of the last call that was written."""
 
-    def run(self) -> None:
-        """Write until told to stop. What goes wrong here ends the recording, never the server."""
-        ended = False
-        while not ended:
-            slots, ended = self._batch()
-            try:
-                self._write(slots, ended)
-            except OSError as error:
-                self.problem = f"{self._output.path}: {error.strerror}"
-                _LOG.warning("recording ends: %s", self.problem)
-                return
-            finally:
-                for slot in slots:
-                    self._give_back(slot)
-                self.cpu_s = time.thread_time()
-        self._output.close()
-
-    def _batch(self) -> tuple[list[Slot], bool]:
-        """Wait for a slot; return it and those that are ready behind it, and whether the end has come."""
-        first = self.queue.get()
-        if isinstance(first, Stop):
-            return [], True
-        self._await(first)
-        slots = [first]
+    def drain(self) -> bool:
+        """Write what is whole, in order; return whether there was anything."""
+        slots: list[Slot] = []
         while len(slots) < BATCH:
-            try:
-                item = self.queue.get_nowait()
-            except queue.Empty:
-                return slots, False
-            if isinstance(item, Stop):
-                return slots, True
-            self._await(item)
-            slots.append(item)
-        return slots, False
-
-    def _await(self, slot: Slot) -> None:
-        if slot.event is None:
-            return
-        while not (self._may_ask() and slot.arrived()):
-            time.sleep(POLL_S)
-
-    def _write(self, slots: list[Slot], ended: bool) -> None:
-        if self._output.half_full and slots:
+            slot = self._next()
+            if slot is None:
+                break
+            slots.append(slot)
+        if not slots:
+            return False
+        if self._output.half_full:
             self._output.turn()
             self._known = KnownPages()
             self._output.write([self._again(one) for one in self._captures.values()], len(self._captures))
-        lines: list[Line] = [self._record(slot) for slot in slots]
-        written = self.written + len(lines)
-        if lost := self._take():
-            self.lost += lost
-            lines.append(Gap(lost=lost))
-        if ended:
-            lines.append(End(records=written, lost=self.lost))
-        if lines:
-            self._output.write(lines, len(slots))
-        self.written = written
+        lines: list[Line] = []
+        for slot in slots:
+            record = self._record(slot.read_head(), slot)
+            if missed := record.n - self._number - 1:
+                lines.append(Gap(lost=missed))
+            self._number = record.n
+            lines.append(record)
+            slot.free()
+        self._output.write(lines, len(slots))
+        self.written += len(slots)
+        return True
 
-    def _record(self, slot: Slot) -> CaptureRecord | RefreshRecord:
-        meta = slot.meta
-        assert meta is not None
-        kind = CaptureRecord if meta.capture else RefreshRecord
-        lengths = slot.lengths[: meta.bucket].tolist()
-        requests = slot.requests[: meta.bucket].tolist()
-        live = live_rows(meta, requests)
+    @property
+    def waiting(self) -> bool:
+        """Whether a slot is filled whose copies have not come."""
+        return bool(self.rings) and self.rings[0].slots[self._at].filled
+
+    def end(self, stop: Stop) -> None:
+        """Write the last line and close the file."""
+        self._output.write([End(records=self.written, lost=stop.lost)], 0)
+        self._output.close()
+
+    def _next(self) -> Slot | None:
+        """Return the next whole slot and go on to the one after it; leave a ring that has a successor."""
+        while self.rings:
+            ring = self.rings[0]
+            slot = ring.slots[self._at]
+            if slot.filled:
+                if not slot.whole:
+                    return None
+                self._at = (self._at + 1) % ring.shape.slots
+                return slot
+            if len(self.rings) == 1:
+                return None
+            self.rings.popleft()
+            self._at = 0
+        return None
+
+    def _record(self, head: Head, slot: Slot) -> CaptureRecord | RefreshRecord:
+        bucket, mode = head.bucket, self.modes.get(head.mode, "unknown")
+        lengths: list[int] = slot.numbers[:bucket].tolist()
+        requests: list[int] = slot.numbers[bucket : 2 * bucket].tolist()
+        live = live_rows(head.live, requests)
         del lengths[live:], requests[live:]
-        accepted = tuple(slot.accepted[:live].tolist()) if slot.extended else ()
-        columns = [columns_of(meta.mode, length, self._header) for length in lengths]
-        pages, digests = self._pages(slot, requests, columns)
+        rows = self._rows(slot, mode, bucket, lengths)
+        pages: tuple[Pages, ...] = ()
+        digests: tuple[str, ...] = ()
+        if rows and self._header.pages == DIGEST:
+            digests = tuple(page_digest(row) for row in rows)
+        elif rows:
+            found = tuple(self._known.difference(*pair) for pair in zip(requests, rows, strict=True))
+            pages = found if any(one is not None for one in found) else ()
+        kind = CaptureRecord if head.capture else RefreshRecord
         record = kind(
-            n=meta.n, t=meta.t, mode=meta.mode, bucket=meta.bucket, steps=meta.steps,
-            lengths=tuple(lengths), requests=tuple(requests), pages=pages, digests=digests,
-            accepted=accepted, flags=meta.flags,
+            n=head.n, t=head.t, mode=mode, bucket=bucket, steps=head.steps, lengths=tuple(lengths),
+            requests=tuple(requests), pages=pages, digests=digests,
+            accepted=tuple(slot.accepted[:live].tolist()) if head.accepted else (),
+            flags=("mirror",) if head.flags & MIRROR else (),
         )  # fmt: skip
         if isinstance(record, CaptureRecord):
-            self._captures[record.mode, record.bucket] = self._in_full(record, slot, requests, columns)
+            whole: tuple[Pages, ...] = ()
+            if self._header.pages == IDS:
+                whole = tuple((0, tuple(row.tolist())) for row in rows)
+            self._captures[mode, bucket] = msgspec.structs.replace(record, pages=whole)
         return record
 
-    def _pages(
-        self, slot: Slot, requests: list[int], columns: list[int]
-    ) -> tuple[tuple[Pages, ...], tuple[str, ...]]:
-        """Return what a record says of page tables: page ids that are new, or digests."""
-        if not slot.pages or not requests:
-            return (), ()
-        table = slot.table.numpy() // np.int32(self._header.page_tokens)
-        rows = [table[row, :count] for row, count in enumerate(columns)]
-        if self._header.pages == DIGEST:
-            return (), tuple(page_digest(row) for row in rows)
-        found = tuple(
-            self._known.difference(request, row) for request, row in zip(requests, rows, strict=True)
-        )
-        return (found if any(one is not None for one in found) else ()), ()
-
-    def _in_full(
-        self, record: CaptureRecord, slot: Slot, requests: list[int], columns: list[int]
-    ) -> CaptureRecord:
-        """Return a capture with whole page tables: what a new file repeats."""
-        if self._header.pages != IDS or not slot.pages:
-            return record
-        table = slot.table.numpy() // np.int32(self._header.page_tokens)
-        pages = tuple((0, tuple(table[row, :count].tolist())) for row, count in enumerate(columns))
-        return msgspec.structs.replace(record, pages=pages)
+    def _rows(self, slot: Slot, mode: str, bucket: int, lengths: list[int]) -> list[NDArray[np.int32]]:
+        """Return the live page ids of each request; nothing where no pages are kept."""
+        if not slot.table.size:
+            return []
+        columns = self.rings[0].shape.columns
+        table = slot.table[: bucket * columns].reshape(bucket, columns)
+        unit = np.int32(self._header.page_tokens)
+        return [
+            table[row, : columns_of(mode, length, self._header)] // unit for row, length in enumerate(lengths)
+        ]
 
     def _again(self, record: CaptureRecord) -> CaptureRecord:
         """Return a capture for a new file, its pages known there from now on."""
@@ -241,14 +209,58 @@ class Writer(threading.Thread):
         return msgspec.structs.replace(record, pages=pages)
 
 
-def live_rows(meta: Meta, requests: list[int]) -> int:
+def live_rows(said: int, requests: list[int]) -> int:
     """Return how many leading rows are live: as the server said, else up to the last request but 0."""
-    if 0 <= meta.live <= len(requests):
-        return meta.live
+    if 0 <= said <= len(requests):
+        return said
     return max((row + 1 for row, request in enumerate(requests) if request), default=0)
 
 
-def columns_of(mode: str, length: int, header: Header) -> int:
-    """Return how many page columns a request's tokens reach, those that a verification adds included."""
-    tokens = length + (header.draft_tokens if mode == "target_verify" else 0)
-    return min(-(-tokens // header.page_tokens), -(-header.width // header.page_tokens))
+def serve(commands: Commands) -> Said:
+    """Write until told to stop, or until the server is gone and all that it left is written."""
+    writer: Writer | None = None
+    stop: Stop | None = None
+    gone_at = 0.0
+    while True:
+        for command in commands.read(IDLE_S if writer is not None else 1.0):
+            match command:
+                case Begin():
+                    writer = Writer(command)
+                case Grow() if writer is not None:
+                    descriptor = commands.descriptors.popleft()
+                    writer.rings.append(Ring(descriptor, command.shape))
+                    os.close(descriptor)
+                case Name() if writer is not None:
+                    writer.modes[command.number] = command.name
+                case Stop():
+                    stop = command
+        if writer is None:
+            if commands.ended:
+                return Said()
+            continue
+        if writer.drain():
+            continue
+        if stop is None and not commands.ended:
+            continue
+        gone_at = gone_at or time.monotonic()
+        if writer.waiting and time.monotonic() - gone_at < PATIENCE_S:
+            time.sleep(IDLE_S)
+            continue
+        if stop is not None:
+            writer.end(stop)
+        return Said(writer.written, time.process_time())
+
+
+def main() -> int:
+    """Serve one recorder; the last line on standard output says how it ended."""
+    try:
+        with socket.socket(fileno=os.dup(sys.stdin.fileno())) as channel:
+            said = serve(Commands(channel))
+    except (OSError, msgspec.MsgspecError) as error:
+        said = Said(problem=f"{type(error).__name__}: {error}")
+    sys.stdout.buffer.write(msgspec.json.encode(said) + b"\n")
+    return 1 if said.problem else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from harness.record.format import IDS, CaptureRecord, End, Gap, Header, Pages, RefreshRecord
-from harness.record.writer import before_of, columns_of
+from harness.record.output import before_of, columns_of
 from harness.trace.frames import TraceError, Truncated, lines
 
 

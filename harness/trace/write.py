@@ -10,7 +10,7 @@ import numpy as np
 from harness.errors import UsageError
 from harness.record.format import IDS, CaptureRecord, End, Header, Line, RefreshRecord
 from harness.record.known import KnownPages
-from harness.record.writer import BATCH, Limits, Output
+from harness.record.output import BATCH, Limits, Output
 from harness.trace.frames import TraceError
 from harness.trace.reader import Moment, Trace
 
