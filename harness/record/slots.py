@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 
 from harness.errors import HarnessError
 from harness.record.ring import FILLED, FREE, Ring, Shape
@@ -45,7 +46,9 @@ class Feed:
         self._next = 0
         self._cuda = view.device.type == "cuda"
         self._staging: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}
-        if self._cuda:
+        if not self._cuda:
+            self._host: NDArray[np.int32] = view.numpy()
+        else:
             _lock(ring)
             self._ticks = [one.reshape(1) for one in torch.arange(1, TICKS + 1, device=view.device)]
 
@@ -62,29 +65,55 @@ class Feed:
         if target[-1] != FREE:
             return False
         self._next = (index + 1) % len(self._heads)
-        rows = lengths.shape[0]
         tick = head[0] % TICKS
-        numbers = self._numbers[index][: 2 * rows + 1]
-        table = self._tables[index][: rows * self._columns].view(rows, self._columns)
-        if accepted is not None:
-            self._accepted[index][:rows].copy_(accepted[:rows], non_blocking=True)
         if self._cuda:
-            staged_numbers, staged_table = self._staged(rows)
-            if self._columns:
-                torch.index_select(self._view, 0, requests, out=staged_table)
-                table.copy_(staged_table, non_blocking=True)
-            torch.cat((lengths, requests, self._ticks[tick]), out=staged_numbers)
-            numbers.copy_(staged_numbers, non_blocking=True)
+            self._queue(index, lengths, requests, accepted, tick)
         else:
-            if self._columns:
-                torch.index_select(self._view, 0, requests, out=table)
-            numbers[:rows].copy_(lengths)
-            numbers[rows : 2 * rows].copy_(requests)
-            self._slots[index].numbers[2 * rows] = tick + 1
+            self._copy(index, lengths, requests, accepted, tick)
         target[: len(head)] = head
         target[len(head)] = tick + 1
         target[-1] = FILLED
         return True
+
+    def _queue(
+        self,
+        index: int,
+        lengths: torch.Tensor,
+        requests: torch.Tensor,
+        accepted: torch.Tensor | None,
+        tick: int,
+    ) -> None:
+        """Queue a GPU's copies on the current stream, the tick last."""
+        rows = lengths.shape[0]
+        staged_numbers, staged_table = self._staged(rows)
+        if accepted is not None:
+            self._accepted[index][:rows].copy_(accepted[:rows], non_blocking=True)
+        if self._columns:
+            table = self._tables[index][: rows * self._columns].view(rows, self._columns)
+            torch.index_select(self._view, 0, requests, out=staged_table)
+            table.copy_(staged_table, non_blocking=True)
+        torch.cat((lengths, requests, self._ticks[tick]), out=staged_numbers)
+        self._numbers[index][: 2 * rows + 1].copy_(staged_numbers, non_blocking=True)
+
+    def _copy(
+        self,
+        index: int,
+        lengths: torch.Tensor,
+        requests: torch.Tensor,
+        accepted: torch.Tensor | None,
+        tick: int,
+    ) -> None:
+        """Copy on a CPU: done when this returns."""
+        slot, rows = self._slots[index], lengths.shape[0]
+        ids = requests.numpy()
+        slot.numbers[:rows] = lengths.numpy()
+        slot.numbers[rows : 2 * rows] = ids
+        if accepted is not None:
+            slot.accepted[:rows] = accepted[:rows].numpy()
+        if self._columns:
+            table = slot.table[: rows * self._columns].reshape(rows, self._columns)
+            np.take(self._host, ids, axis=0, out=table, mode="clip")
+        slot.numbers[2 * rows] = tick + 1
 
     def _staged(self, rows: int) -> tuple[torch.Tensor, torch.Tensor]:
         """Return the current stream's buffers on the device: its order keeps one call's copies apart."""
