@@ -106,8 +106,8 @@ class Installed:
             self.recorder.note(
                 capture=in_capture,
                 mode=MODES.get(mode, mode.lower()),
-                lengths=batch.seq_lens[:rows],
-                requests=batch.req_pool_indices[:rows],
+                lengths=_first(batch.seq_lens, rows),
+                requests=_first(batch.req_pool_indices, rows),
                 steps=len(several) if several is not None else 1,
                 live=-1 if padding is None else rows - padding,
                 accepted=_accepted(spec) if mode.startswith("DRAFT_EXTEND") else None,
@@ -209,8 +209,13 @@ def _accepted(spec: Any) -> Any:
     return None
 
 
+def _first(tensor: torch.Tensor, rows: int) -> torch.Tensor:
+    """Return the first rows; the tensor itself, which costs nothing, where it has no more."""
+    return tensor if tensor.shape[0] == rows else tensor[:rows]
+
+
 def _capturing_now(tensor: torch.Tensor) -> bool:
-    if tensor.device.type != "cuda":
+    if not tensor.is_cuda:  # cheaper than to ask for its device
         return False
     import torch
 

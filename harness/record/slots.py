@@ -6,7 +6,7 @@ device, and no other thread of the server's process is involved.
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -27,6 +27,13 @@ def shape_for(rows: int, columns: int) -> Shape:
     return Shape(min(max(RING_BYTES // one.slot_bytes, FEWEST), MOST), rows, columns)
 
 
+class _Staged(NamedTuple):
+    """Buffers on the device."""
+
+    numbers: torch.Tensor
+    table: torch.Tensor
+
+
 class Feed:
     """Fills the slots of one ring, one after the other."""
 
@@ -45,11 +52,13 @@ class Feed:
         self._tables = [torch.from_numpy(slot.table) for slot in ring.slots]
         self._next = 0
         self._cuda = view.device.type == "cuda"
-        self._staging: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}
+        self._views: dict[int, list[tuple[torch.Tensor, torch.Tensor]]] = {}
+        self._staging: dict[tuple[int, int], _Staged] = {}
         if not self._cuda:
             self._host: NDArray[np.int32] = view.numpy()
         else:
             _lock(ring)
+            self._device_index = view.device.index or 0
             self._ticks = [one.reshape(1) for one in torch.arange(1, TICKS + 1, device=view.device)]
 
     def put(
@@ -85,15 +94,17 @@ class Feed:
     ) -> None:
         """Queue a GPU's copies on the current stream, the tick last."""
         rows = lengths.shape[0]
-        staged_numbers, staged_table = self._staged(rows)
+        views = self._views.get(rows) or self._make_views(rows)
+        stream = torch._C._cuda_getCurrentRawStream(self._device_index)
+        staged = self._staging.get((stream, rows)) or self._stage(stream, rows)
+        numbers, table = views[index]
         if accepted is not None:
             self._accepted[index][:rows].copy_(accepted[:rows], non_blocking=True)
         if self._columns:
-            table = self._tables[index][: rows * self._columns].view(rows, self._columns)
-            torch.index_select(self._view, 0, requests, out=staged_table)
-            table.copy_(staged_table, non_blocking=True)
-        torch.cat((lengths, requests, self._ticks[tick]), out=staged_numbers)
-        self._numbers[index][: 2 * rows + 1].copy_(staged_numbers, non_blocking=True)
+            torch.index_select(self._view, 0, requests, out=staged.table)
+            table.copy_(staged.table, non_blocking=True)
+        torch.cat((lengths, requests, self._ticks[tick]), out=staged.numbers)
+        numbers.copy_(staged.numbers, non_blocking=True)
 
     def _copy(
         self,
@@ -112,21 +123,27 @@ class Feed:
             slot.accepted[:rows] = accepted[:rows].numpy()
         if self._columns:
             table = slot.table[: rows * self._columns].reshape(rows, self._columns)
-            np.take(self._host, ids, axis=0, out=table, mode="clip")
+            table[:] = self._host[ids]
         slot.numbers[2 * rows] = tick + 1
 
-    def _staged(self, rows: int) -> tuple[torch.Tensor, torch.Tensor]:
-        """Return the current stream's buffers on the device: its order keeps one call's copies apart."""
-        stream = torch.cuda.current_stream(self._view.device).cuda_stream
-        found = self._staging.get(stream)
-        if found is None:
-            device = self._view.device
-            found = self._staging[stream] = (
-                torch.empty(2 * self.rows + 1, dtype=torch.int64, device=device),
-                torch.empty(self.rows * self._columns, dtype=torch.int32, device=device),
-            )
-        numbers, table = found
-        return numbers[: 2 * rows + 1], table[: rows * self._columns].view(rows, self._columns)
+    def _make_views(self, rows: int) -> list[tuple[torch.Tensor, torch.Tensor]]:
+        """Return every slot's tensors for batches of so many requests: made once, at the bucket's capture."""
+        columns = self._columns
+        made = [
+            (numbers[: 2 * rows + 1], table[: rows * columns].view(rows, columns))
+            for numbers, table in zip(self._numbers, self._tables, strict=True)
+        ]
+        self._views[rows] = made
+        return made
+
+    def _stage(self, stream: int, rows: int) -> _Staged:
+        """Return a stream's buffers on the device: its order keeps one call's copies from the next one's."""
+        device = self._view.device
+        made = self._staging[stream, rows] = _Staged(
+            torch.empty(2 * rows + 1, dtype=torch.int64, device=device),
+            torch.empty((rows, self._columns), dtype=torch.int32, device=device),
+        )
+        return made
 
 
 def _lock(ring: Ring) -> None:
