@@ -175,6 +175,7 @@ def _with(*groups: Sequence[Callable[[_Command], _Command]]) -> Callable[[_Comma
 @click.option("--trace", "trace_file", type=_FOLDER, metavar="FILE", help="Drive a recorded trace instead.")
 @click.option("--fit", is_flag=True, help="With --trace: fold lengths that are too long for the model.")
 @click.option("--plant", default="", metavar="ID", help="With --trace: plant a fault of the catalogue.")
+@click.option("--ranks", type=click.IntRange(min=1), default=1, help="With --trace: processes in step.")
 def verify(
     suts: tuple[str, ...],
     engines: tuple[str, ...],
@@ -193,9 +194,9 @@ def verify(
         jsonreport.check_writable(json_file)
     html.check_asked(page, faults_file)
     _check_versions(versions, suts, flags)
-    fit, plant = flags.pop("fit"), flags.pop("plant")
+    fit, plant, ranks = flags.pop("fit"), flags.pop("plant"), flags.pop("ranks")
     if trace_file is not None:
-        chosen = {**traffic.selected(flags), "fit": fit, "plant": plant}
+        chosen = {**traffic.selected(flags), "fit": fit, "plant": plant, "ranks": ranks}
         paths = flags["paths"] or (Path.SHARED,)
         return traffic.verify_trace(trace_file, suts, engines, paths, versions, chosen, json_file)
     flags |= {"pictures": page is not None, "isolated": bool(versions)}

@@ -188,6 +188,9 @@ def verify_trace(
     for sut, engine, path in product(suts, engines, paths):
         own = options if sut not in OURS else {}
         wanted = wanted_of({**flags, "sut": sut, "engine": engine, "path": path.value, "sut_option": own})
+        if flags.get("ranks", 1) > 1:
+            status = max(status, _in_step(file, source, found, wanted, flags["ranks"], json_file))
+            continue
         stage = setup.stage_of(source, found, wanted)
         with redirect_stdout(sys.stderr):  # whatever a system prints is no part of the report
             driven = verify(source, found, stage, fit=wanted.fit, follow=progress(say))
@@ -195,9 +198,39 @@ def verify_trace(
             click.echo(line)
         documents.append(report.document(driven, stage, found.note))
         status = FOUND if driven.findings else status
-    if json_file is not None:
+    if json_file is not None and documents:
         jsonreport.write(json_file, {"trace": str(file), "runs": documents})
     return status
+
+
+def _in_step(
+    file: FilePath, source: Any, found: Any, wanted: Any, ranks: int, json_file: FilePath | None
+) -> int:
+    """Drive a trace in several processes: each its own rank's file where there is one, else all the same."""
+    from harness.casefile import load_models
+    from harness.ranks.agree import Parallel
+    from harness.ranks.order import Order
+    from harness.soak.command import run_ranks
+    from harness.trace import setup
+
+    if wanted.plant:
+        raise UsageError(
+            "--plant and --ranks: a fault in every rank is no disagreement; leave one of them out"
+        )
+    own = [file.with_name(file.name.replace(".rank0.", f".rank{rank}.")) for rank in range(ranks)]
+    several = len(set(own)) == ranks and all(one.exists() for one in own)
+    files = own if several else [file] * ranks
+    order = Order(
+        cases_dir=str(wanted.cases_dir),
+        setting=setup.setting_for(source, found, wanted, load_models(wanted.cases_dir)),
+        world=ranks,
+        parallel=Parallel.DP if several else Parallel.TP,
+        replays=found.refreshes.total(),
+        traces=tuple(str(one) for one in files),
+        fit=wanted.fit,
+        sut_options=dict(wanted.sut_options),
+    )
+    return run_ranks(order, json_file)
 
 
 def selected(flags: dict[str, Any]) -> dict[str, Any]:

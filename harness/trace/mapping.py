@@ -40,9 +40,9 @@ class Names:
         for one in wanted:
             if one in self._names:
                 self._names.move_to_end(one)
-        for one in wanted:
-            if one not in self._names:
-                self._names[one] = self._new(one, wanted)
+        new = [one for one in wanted if one not in self._names]
+        for one in sorted(new, key=lambda one: not self._first <= one <= self._last):
+            self._names[one] = self._new(one, wanted)
         return tuple(self._names[one] for one in ids)
 
     def _new(self, one: int, wanted: Collection[int]) -> int:
