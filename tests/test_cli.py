@@ -256,7 +256,7 @@ def test_what_is_not_run_is_counted_with_reasons(fake: Fake, capsys: pytest.Capt
     lines = [" ".join(line.split()) for line in capsys.readouterr().out.splitlines()]
     for line in (
         "planned 4 cases",
-        "run 1 cases",
+        "run 1 case",
         "12 sharing needs S >= 3",
         "1 no GPU",
         "2 left out by --path",

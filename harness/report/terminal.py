@@ -141,13 +141,14 @@ def _coverage(console: Console, coverage: Coverage, total: Tally, table_rows: Se
     console.print()
     impossible, skipped = coverage.not_applicable, coverage.skipped
     lines: tuple[tuple[str, int, str, Mapping[str, int]], ...] = (
-        ("planned", coverage.planned, "cases", {}),
-        ("run", total.cases, "cases", {}),
-        ("skipped", sum(skipped.values()), "cases", skipped),
-        ("not applicable", sum(impossible.values()), "combinations of the cross product", impossible),
+        ("planned", coverage.planned, "case", {}),
+        ("run", total.cases, "case", {}),
+        ("skipped", sum(skipped.values()), "case", skipped),
+        ("not applicable", sum(impossible.values()), "combination", impossible),
     )
-    for name, number, things, reasons in lines:
-        console.print(Text(f"{name:<15}{number:>7,} {things}"))
+    for name, number, thing, reasons in lines:
+        of = " of the cross product" if thing == "combination" else ""
+        console.print(Text(f"{name:<15}{number:>7,} {thing}{'' if number == 1 else 's'}{of}"))
         for reason, times in sorted(reasons.items(), key=lambda item: (-item[1], item[0])):
             console.print(_indented(Text(f"{times:>7,} {reason}", style="dim"), 15))
     beside = sum(row.not_applicable for row in table_rows)

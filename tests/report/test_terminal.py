@@ -108,11 +108,11 @@ def test_what_was_not_run_is_counted_with_reasons() -> None:
     lines = [" ".join(line.split()) for line in rendered(result("a")).splitlines()]
     for line in (
         "planned 5 cases",
-        "run 1 cases",
+        "run 1 case",
         "not applicable 9 combinations of the cross product",
         "7 sharing needs S >= 3",
         "2 plans need P > 1",
-        "skipped 1 cases",
+        "skipped 1 case",
         "1 no GPU",
         "checks 1 not applicable (no subject in their case)",
     ):
