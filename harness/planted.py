@@ -60,8 +60,10 @@ def plant(identity: str, sut: str, engine: str, page: FilePath | None) -> int:
     again = Again(whole=f"replay-harness plant {identity}{others}")
     results = []
     for case in entry.cases:
+        began = time.perf_counter()
         subject = laboratory.subject(entry, replace(case, engine=kind), Trace())
-        results.append(pictured(judge(subject, known), subject, options))
+        result = pictured(judge(subject, known), subject, options)
+        results.append(replace(result, seconds=time.perf_counter() - began))
     outcome = Outcome(tuple(results), Coverage(len(results), {}, {}), time.perf_counter() - start, again)
     if page is not None:
         html.write_page(page, outcome, None)

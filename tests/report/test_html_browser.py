@@ -119,3 +119,11 @@ def test_light_and_dark_are_two_pictures(tmp_path: Path, page: str) -> None:
         pictures.append(shot.read_bytes())
         assert struct.unpack(">II", pictures[-1][16:24]) == (1200, 900)
     assert pictures[0] != pictures[1]
+
+
+def test_a_single_case_is_open_and_drawn(tmp_path: Path) -> None:
+    document, said = browse(tmp_path, render(Run(RESULTS[:1], None, 1.0, ENVIRONMENT)), "--dump-dom")
+    assert said == ""
+    (case,) = re.findall(r'<details class="case".*?</details>\s*</section>', document, flags=re.S)
+    assert re.match(r"<details[^>]* open", case)
+    assert len(re.findall(r'<div data-drawing="\w+"><svg', case)) == case.count("data-drawing=") > 0

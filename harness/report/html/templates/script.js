@@ -11,7 +11,10 @@
       if (drawing && !place.firstElementChild) place.append(drawing.content.cloneNode(true));
     }
   };
-  for (const one of cases) one.addEventListener("toggle", () => one.open && draw(one));
+  for (const one of cases) {
+    if (one.open) draw(one);
+    one.addEventListener("toggle", () => one.open && draw(one));
+  }
 
   const apply = () => {
     const want = Object.fromEntries(new FormData(form));
