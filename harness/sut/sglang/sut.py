@@ -27,7 +27,7 @@ from harness.sut.sglang.loader import Loaded, load
 from harness.sut.sglang.patches import Patches
 from harness.sut.sglang.watch import Watch
 from harness.traffic import build_program
-from harness.types import Drill, Kernel, Mode, Path, Role
+from harness.types import Kernel, Mode, Path, Role
 
 POOLED_HEADS = (32, 64)
 """Heads for which SGLang makes pooled schedules on Hopper, real or simulated."""
@@ -201,7 +201,7 @@ class SglangSut:
 
     def eager(self, rows: int) -> None:
         """Run an eager batch larger than any bucket, and a prefill's attention of `rows` query rows."""
-        with self._calls() as patches:
+        with self._calls() as patches, self._watch.aside():
             run_batch(self._owner(), self._batches, self._loaded.seams, self._largest + 1)
             for backend in self._backends:
                 if backend._multi_ctas_kv_counter_buffer is not None:
@@ -227,9 +227,7 @@ class SglangSut:
         evidence = self._watch.evidence
         route = evidence.route(self.steps, multi_step=self._multi is not None, aliased=aliased)
         fused = self._case.fusion_in_force or self._case.model.index_kpool == 1
-        # In a graph nothing is called between two replays but the drill's eager batches, which fuse nothing.
-        eager = self._case.path is Path.SHARED_IN_GRAPH and self._case.drill is Drill.OVERSIZE
-        if route and not eager and fused == bool(evidence.tables):
+        if route and fused == bool(evidence.tables):
             return f"{route} {'without' if fused else 'with'} the fused kernel"
         return route
 

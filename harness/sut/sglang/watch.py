@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -70,6 +70,16 @@ class Watch:
     def begin(self) -> None:
         """Forget the last refresh."""
         self.evidence = Evidence()
+
+    @contextmanager
+    def aside(self) -> Iterator[None]:
+        """Keep what the block calls out of the evidence: an eager batch between replays refreshes nothing."""
+        evidence = self.evidence
+        self.evidence = Evidence()
+        try:
+            yield
+        finally:
+            self.evidence = evidence
 
     def patch(self, patches: Patches) -> None:
         """Wrap the seams until the patches are undone."""
