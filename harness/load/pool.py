@@ -9,23 +9,25 @@ from collections.abc import Sequence
 class SharedPages:
     """The page pool of a simulated server."""
 
-    def __init__(self, first: int, last: int, share: float, rng: random.Random) -> None:
-        """Own model pages `first` to `last`, or a share of them."""
-        pages = list(range(first, last + 1))
-        rng.shuffle(pages)
-        self._free = pages[: max(1, round(share * len(pages)))]
+    def __init__(self, first: int, last: int, rng: random.Random) -> None:
+        """Own model pages `first` to `last`."""
+        self._free = list(range(first, last + 1))
+        rng.shuffle(self._free)
         self._rng = rng
+        self._all = len(self._free)
+        self.limit = self._all
+        """Pages that may have an owner."""
         self._owners: dict[int, int] = {}
 
     @property
     def free(self) -> int:
-        """Pages without an owner."""
-        return len(self._free)
+        """Pages that may still be taken; negative where more have an owner than may."""
+        return min(len(self._free), self.limit - self._all + len(self._free))
 
     def take(self, count: int) -> list[int]:
         """Return so many pages, now with an owner. Raises ValueError where there are too few."""
-        if count > len(self._free):
-            raise ValueError(f"{count} pages are needed, {len(self._free)} are free")
+        if count > self.free:
+            raise ValueError(f"{count} pages are needed, {self.free} are free")
         taken = [self._free.pop() for _ in range(count)]
         self._owners.update(dict.fromkeys(taken, 1))
         return taken

@@ -25,7 +25,8 @@ class Profile:
     prefix: float = 0.2
     """Probability that a new request begins with whole pages of one that is live."""
     pool: float = 1.0
-    """Share of the page pool that there is; little of it makes preemptions."""
+    """Pages that there are, as a share of what a full batch of the longest requests needs; few of them make
+    preemptions. At most the model's pool."""
     burst: float = 0.01
     """Probability of a burst that fills the batch at once."""
     drain: float = 0.005
@@ -47,7 +48,7 @@ PROFILES = {
         Profile("long", "long contexts, up to the last legal length", tail=0.5, longest=0.9, output=120.0),
         Profile(
             "crowded", "few pages: preempted requests come back longer than they went",
-            arrivals=0.6, pool=0.35, longest=0.6, prefix=0.1,
+            arrivals=0.6, pool=0.25, longest=0.6, prefix=0.1,
         ),
         Profile("prefix", "most requests begin with pages of another", prefix=0.9, longest=0.6, arrivals=0.3),
         Profile("dp", "a rank among others: many idle rounds", idle=0.12, arrivals=0.08, output=30.0),

@@ -18,7 +18,7 @@ from harness.fuzz.sequence import Capture, Churn, Eager, Operation, Replay
 from harness.lengths import Scale
 from harness.load.pool import SharedPages
 from harness.load.profile import TURN, Profile
-from harness.pages import guard_page
+from harness.pages import guard_page, page_columns
 from harness.types import Mode
 
 EAGER_ROWS = (3, 300, 8_193)
@@ -61,8 +61,8 @@ class Server:
         self._rng = random.Random(f"{seed}/{case.model.name}/{case.mode}/{self.buckets}")
         geometry = case.geometry
         last = guard_page(case.model, geometry) - 1
-        share = min(profile.pool for profile in profiles)
-        self._pages = SharedPages(geometry.first_page, last, share, self._rng)
+        self._pages = SharedPages(geometry.first_page, last, self._rng)
+        self._columns = page_columns(case.model, geometry)
         self._slots = list(range(1, geometry.requests))
         self._rng.shuffle(self._slots)
         self._most = min(self.buckets[-1], len(self._slots))
@@ -86,6 +86,7 @@ class Server:
         while True:
             profile = self._profiles[self._rounds // TURN % len(self._profiles)]
             self._rounds += 1
+            self._pages.limit = max(self._columns, round(profile.pool * self._most * self._columns))
             if self._rng.random() < profile.disturb:
                 yield self._disturbance()
             yield self._round(profile)

@@ -55,6 +55,7 @@ class Member:
         self._findings = 0
         """Disagreements, and what any rank found by itself."""
         self._seconds = 0.0
+        self._skewing = False
 
     def run(self) -> None:
         """Replay until the end of the traffic, the number of replays or the first disagreement."""
@@ -124,13 +125,16 @@ class Member:
             for trial in self._order.trials
             if (trial.rank, trial.round) == (self._rank, self._replays)
         ]
+        if "skew" in due or self._skewing:  # in the first round from then on that can show it
+            self._skewing = max(operation.lengths, default=0) < 2
+            due += [] if self._skewing else ["skewed"]
         if "kill" in due:
             os.kill(os.getpid(), signal.SIGKILL)
         if "hang" in due:
             time.sleep(1e6)
-        if "skew" in due and operation.lengths:
-            shorter = max(operation.lengths[0] - 1, 1)
-            operation = msgspec.structs.replace(operation, lengths=(shorter, *operation.lengths[1:]))
+        if "skewed" in due:
+            shorter = tuple(max(length - 1, 1) for length in operation.lengths)
+            operation = msgspec.structs.replace(operation, lengths=shorter)
         seen = lean.replay(operation)
         return replace(seen, refreshes=0) if "idle" in due else seen
 
