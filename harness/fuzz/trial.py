@@ -42,6 +42,7 @@ OF_A_PROGRAM = (
     "no_switch",
     "plan_empty",
     "reference_constant",
+    "field_constant",
     "outputs_constant",
     "nothing_delayed",
 )
