@@ -54,6 +54,7 @@ def _pairs(ctx: click.Context, param: click.Parameter, values: tuple[str, ...]) 
 @click.option("--steps", type=click.IntRange(min=2), multiple=True, help="Speculative steps, S.")
 @click.option("--mode", "modes", type=_values(Mode), multiple=True, help="Forward mode.")
 @click.option("--kernel", "kernels", type=_values(Kernel), multiple=True, help="Decode attention kernel.")
+@click.option("--load", default="", metavar="NAME", help="Draw stretches of a load model's traffic, too.")
 @click.option(
     "--plant", "plants", multiple=True, metavar="ID",
     help="Plant a fault of the catalogue, in its own setting.",
@@ -157,4 +158,5 @@ def _options(flags: dict[str, Any]) -> Any:
         ),
         seed=flags["seed"],
         plant="".join(flags["plants"]),
+        load=flags["load"],
     )

@@ -7,17 +7,33 @@ Rules only choose; nothing is driven while they do. So what a rule may choose is
 from __future__ import annotations
 
 from collections.abc import Callable
+from itertools import islice
 from typing import Any
 
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
 
 from harness.fuzz.draw import EAGER_ROWS, Rows, any_rows, capture_rows, next_rows
-from harness.fuzz.sequence import Capture, Churn, Eager, Operation, Pause, Replay, Sequence, Setting
+from harness.fuzz.sequence import (
+    Capture,
+    Churn,
+    Eager,
+    Operation,
+    Pause,
+    Replay,
+    Sequence,
+    Setting,
+    case_of,
+)
 from harness.fuzz.space import Room, Space
+from harness.load.profile import profile_of
+from harness.load.server import Server
 
 MOST_CAPTURES = 4
 """Captures of one sequence; each costs as much as several replays."""
+
+MOST_SERVED = 6
+"""Rounds of one stretch of served traffic."""
 
 DATA: st.SearchStrategy[Any] = st.data()
 
@@ -137,10 +153,31 @@ class LifeOfABackend(RuleBasedStateMachine):
         )
 
 
+class ServedLife(LifeOfABackend):
+    """The same with stretches of a server's traffic among its operations."""
+
+    @rule(data=DATA)
+    def serve(self, data: Any) -> None:
+        """Some rounds in a row of a simulated server, on the buckets that are captured."""
+        assert self._setting is not None
+        buckets = tuple(sorted(self._last))
+        case = case_of(self._setting, self._space.models[self._setting.model], buckets)
+        profile = data.draw(st.sampled_from(profile_of(self._space.load)))
+        server = Server(case, buckets, (profile,), data.draw(st.integers(0, 1 << 16)))
+        skipped = data.draw(st.integers(0, 60))
+        rounds = [one for one in islice(server.operations(), 80) if isinstance(one, Replay)]
+        stretch = rounds[skipped:][: data.draw(st.integers(1, MOST_SERVED))]
+        self._operations += stretch
+        if stretch:
+            self._bucket = stretch[-1].bucket
+
+
 def machine_of(space: Space, play: Callable[[Sequence], None]) -> type[RuleBasedStateMachine]:
     """Return a state machine over `space` whose examples `play` runs; `play` raises on a finding."""
 
-    class Life(LifeOfABackend):
+    base = ServedLife if space.load else LifeOfABackend
+
+    class Life(base):  # type: ignore[valid-type,misc]
         """One example."""
 
         def __init__(self) -> None:

@@ -24,6 +24,7 @@ from harness.fuzz.space import Space, space_of
 from harness.fuzz.store import check_sequence, dump_sequence, read_sequence, sequence_name
 from harness.fuzz.trial import Bench, Trial
 from harness.known import load_known
+from harness.load.profile import profile_of
 from harness.matrix import Selection
 from harness.options import RunOptions, factory_of
 from harness.report.progress import SECONDS_BETWEEN_LINES, Interrupted
@@ -52,6 +53,8 @@ class FuzzOptions:
     """None: a random one, and examples that failed before are tried first."""
     plant: str = ""
     """Id of a fault of the catalogue to plant; it decides the setting."""
+    load: str = ""
+    """Load model of which stretches are drawn as well; empty: none."""
 
 
 def make_bench(options: FuzzOptions) -> Bench:
@@ -73,14 +76,16 @@ def make_bench(options: FuzzOptions) -> Bench:
 def prepare(options: FuzzOptions) -> tuple[Bench, Space]:
     """Make a bench and what is drawn from; errors as of `make_bench`, and for a model that does not exist."""
     bench = make_bench(options)
+    if options.load:
+        profile_of(options.load)
     if options.plant:
-        return bench, with_pauses(
-            plant(options.plant, options.sut, options.engine, bench.models).space, bench
-        )
+        space = plant(options.plant, options.sut, options.engine, bench.models).space
+        return bench, with_pauses(replace(space, load=options.load), bench)
     selection = options.selection
     if not selection.models:
         selection = replace(selection, models=_drawn_models(bench.models, options.sut))
-    return bench, with_pauses(space_of(bench.models, options.sut, options.engine, selection), bench)
+    space = space_of(bench.models, options.sut, options.engine, selection)
+    return bench, with_pauses(replace(space, load=options.load), bench)
 
 
 def _drawn_models(models: Mapping[str, Model], sut: str) -> tuple[str, ...]:

@@ -30,6 +30,8 @@ class Space:
     """Only modes that have some. The first ones are drawn more often, and failures shrink towards them."""
     pauses: bool = False
     """Whether the system offers pause and resume."""
+    load: str = ""
+    """Load model of which stretches are drawn as well; empty: none."""
 
     @property
     def count(self) -> int:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path as FilePath
 
 import pytest
@@ -142,3 +142,16 @@ def test_what_cannot_be_driven_is_counted_with_the_reason() -> None:
     outcome = Campaign(Recorder(), space_of_one(SHARED), Limits(3600.0, 5), seed=0).run()
     assert outcome.tally.skipped == {"only recorded": 5}
     assert outcome.tally.sequences == 0
+
+
+def test_stretches_of_a_load_model_are_drawn() -> None:
+    space = replace(space_of_one(SHARED), load="bursty")
+    recorder = Recorder()
+    Campaign(recorder, space, Limits(3600.0, 12, steps=8), seed=2).run()
+    served = [
+        one
+        for sequence in recorder.seen
+        for one in sequence.operations
+        if isinstance(one, Replay) and isinstance(one.pages, tuple)
+    ]
+    assert len(served) > 5
