@@ -1,0 +1,41 @@
+"""A short soak of real graphs, and ranks over NCCL."""
+
+from __future__ import annotations
+
+import pytest
+
+from harness.fuzz.sequence import Setting
+from harness.ranks.agree import Parallel
+from harness.ranks.launch import run_together
+from harness.ranks.order import Order, Trial
+from harness.soak import report
+from harness.soak.run import Soak
+from harness.soak.state import SCHEMA, Plan, State
+from harness.trace.setup import stage_for
+from harness.types import EngineKind, Path
+from tests.trace.samples import CASES, MODELS, wanted
+
+SETTING = Setting(model="tiny", engine=EngineKind.CUDA_GRAPH, path=Path.SHARED, steps=3, buckets=(1, 2, 4))
+
+
+@pytest.mark.gpu
+def test_a_healthy_system_passes() -> None:
+    state = State(schema=SCHEMA, plan=Plan(setting=SETTING, load="mixed", seed=1))
+    soak = Soak(stage_for(SETTING, wanted(), MODELS), state, None, lambda state: None)
+    soak.run(300)
+    assert not report.failed(soak)
+    assert state.replays == 300
+    assert all(sample.device for sample in soak.samples.kept)
+
+
+@pytest.mark.multigpu
+@pytest.mark.parametrize("what", ["", "skew", "kill"])
+def test_ranks_over_nccl(what: str) -> None:
+    trials = (Trial(what, 1, 5),) if what else ()
+    order = Order(
+        cases_dir=str(CASES), setting=SETTING, world=2, parallel=Parallel.TP, replays=12, load="long",
+        seed=3, limit_s=10.0, trials=trials,
+    )  # fmt: skip
+    findings = run_together(order).findings
+    assert bool(findings) == bool(what)
+    assert all("rank" in line for line in findings)
