@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from harness.case import Case
 from harness.checks.subject import Findings
 from harness.compare import Mismatch, decode
 from harness.fields import FieldSpec, fields_for, position
@@ -28,14 +29,23 @@ from harness.golden.model import Array, Entry, Golden, Stored, difference, outpu
 from harness.golden.structure import facts, words
 from harness.observation import OUT_OF_RANGE, Cell, Observation, Refresh, RoundRecord
 from harness.rounds import pad_round
-from harness.types import Drill
+from harness.types import Drill, EngineKind
 
 Stated = Collection[tuple[int, int, int, str]]
 """Cells whose fault another check states: (round index, refresh index, step, leaf)."""
 
-_MEANT = "if the change is meant, update the golden with mode changed and a reason"
+_MEANT = (
+    "if the change is meant: replay-harness golden propose, golden diff, golden accept NAME --reason TEXT"
+)
 _LINES = 3
 """Differences of a structure that a message spells out."""
+
+
+def _update(mode: str, case: Case) -> str:
+    """Return the command that writes a case's golden; the reason is the user's."""
+    engine = f" --engine {case.engine.value}" if case.engine is not EngineKind.TAPE else ""
+    sut = f" --sut {case.sut}" if case.sut != "embedded" else ""
+    return f'replay-harness golden update {mode} --model {case.model.name}{sut}{engine} --reason "..."'
 
 
 def check(
@@ -51,7 +61,7 @@ def check(
     found = Findings("golden", case.id)
     if golden is None:
         message = f"there is no golden for {case.model.name} on {case.engine.value}"
-        found.add("missing", message, hint="make it: golden update with mode new and a reason")
+        found.add("missing", message, hint=f"make it: {_update('new', case)}")
         return list(found.result()), 0
     if golden.config != config_of(case):
         message = f"golden {golden.name} was made for another model or geometry than this case has"
@@ -151,7 +161,7 @@ def _refresh(run: _Run, record: RoundRecord, index: int, refresh: Refresh, store
             message = f"{cell.name} was observed in round {record.name} but has no accepted value"
             run.found.add(
                 "field_new", message, subject=cell.name, bucket=bucket, step=cell.step,
-                round_name=record.name, hint="golden update with mode new and a reason",
+                round_name=record.name, hint=_update("new", run.observation.case),
             )  # fmt: skip
             continue
         elements += _cell(run, record, cell, accepted, stored.keyed, fields[cell.name])

@@ -13,7 +13,7 @@ from harness.checks.golden import check
 from harness.findings import Finding
 from harness.golden.model import Golden
 from harness.observation import LeafFact, LedgerEntry, Observation
-from harness.types import Drill, Kernel, Mode, Precision
+from harness.types import Drill, EngineKind, Kernel, Mode, Precision
 from harness.types import Path as RefreshPath
 from tests.golden.sample import (
     BATCHES,
@@ -386,3 +386,11 @@ def test_a_structure_that_is_not_kept_is_not_compared(golden: Golden) -> None:
     findings, elements = check(observe(case, ledger=lambda ledger: ()), golden)
     assert findings == []
     assert elements < check(CLEAN, golden)[1]
+
+
+def test_a_golden_that_is_missing_comes_with_the_command_that_makes_it() -> None:
+    (finding,) = check(CLEAN, None)[0]
+    assert finding.hint == 'make it: replay-harness golden update new --model unit-p4 --reason "..."'
+    elsewhere = replace(CLEAN, case=replace(CASE, sut="sglang", engine=EngineKind.CUDA_GRAPH))
+    (finding,) = check(elsewhere, None)[0]
+    assert "--model unit-p4 --sut sglang --engine cuda_graph --reason" in finding.hint
