@@ -57,6 +57,7 @@ class Installed:
     problem: str = ""
     """Why nothing is recorded any more; empty while all is well."""
     _undo: list[Callable[[], None]] = field(default_factory=list)
+    _process: int = 0
     _inside: threading.local = field(default_factory=threading.local)
 
     def uninstall(self) -> None:
@@ -96,8 +97,9 @@ class Installed:
         try:
             if _capturing_now(batch.seq_lens):
                 return  # part of a graph: it would be recorded once and copied at each replay
-            if self.recorder is None:
+            if self.recorder is None or self._process != os.getpid():  # a fork has no recorder of its own
                 self.recorder = self._make(backend)
+                self._process = os.getpid()
             several = getattr(backend, "attn_backends", None)
             mode = "DECODE" if several is not None else batch.forward_mode.name
             rows = batch.batch_size
