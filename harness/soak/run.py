@@ -23,7 +23,7 @@ from harness.trace.verify import windows
 
 FULL_EVERY = 64
 """Windows between two that are judged with all checks."""
-SAMPLE_EVERY = 256
+SAMPLE_EVERY = 128
 """Replays between two samples of memory, at first."""
 SAVE_S = 10.0
 """Seconds between two savings of the state."""
