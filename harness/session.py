@@ -201,7 +201,14 @@ def _nothing_selected(options: RunOptions) -> str:
             values = ", ".join(map(str, getattr(selection, name)))
             return f"no case is selected: none has {_FLAGS[name]} {values}; `verify --list` prints all"
     flags = ", ".join(_FLAGS[name] for name in given)
-    return f"no case is selected: none has all of {flags} together; drop one of them, or try --full"
+    without = {
+        name: sum(not replace(selection, **{name: ()}).rejects(case) for case in cases) for name in given
+    }
+    most = max(without, key=lambda name: without[name])
+    cases_ = f"{without[most]} case{'s' if without[most] > 1 else ''}"
+    mend = f"without {_FLAGS[most]} there {'are' if without[most] > 1 else 'is'} {cases_}"
+    mend = mend if without[most] else "drop two of them"
+    return f"no case is selected: none has all of {flags} together; {mend}, or try `verify --full`"
 
 
 _FLAGS = {

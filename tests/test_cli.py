@@ -271,7 +271,8 @@ def test_what_is_not_run_is_counted_with_reasons(fake: Fake, capsys: pytest.Capt
         ("--model tiny --bucket 3", "none has --bucket 3; `verify --list` prints all"),
         (
             "--model tiny --mode draft_extend --path sibling_copy",
-            "none has all of --model, --path, --mode together; drop one of them, or try --full",
+            "none has all of --model, --path, --mode together; without --path there are 14 cases, or try"
+            " `verify --full`",
         ),
     ],
 )
