@@ -52,18 +52,18 @@ class _RawFormat:
     """A float format given as raw bits: 1 sign bit, then exponent and mantissa."""
 
     raw: str
-    exponent: int
-    """Exponent bits."""
-    mantissa: int
+    exponent: int = 0
+    """Exponent bits; like the rest left out for bfloat16, which is the upper half of a float32."""
+    mantissa: int = 0
     """Mantissa bits."""
-    bias: int
-    specials: str
+    bias: int = 0
+    specials: str = ""
     """`ieee`: the top exponent holds inf and NaN; `fn`: only all ones is NaN; `fnuz`: only -0 is NaN."""
 
 
 def _raw_format(name: str) -> _RawFormat:
     formats = {
-        "bfloat16": _RawFormat("uint16", 8, 7, 127, "ieee"),
+        "bfloat16": _RawFormat("uint16"),
         "float8_e4m3fn": _RawFormat("uint8", 4, 3, 7, "fn"),
         "float8_e5m2": _RawFormat("uint8", 5, 2, 15, "ieee"),
         "float8_e4m3fnuz": _RawFormat("uint8", 4, 3, 8, "fnuz"),
@@ -218,6 +218,5 @@ def _search(
 def _text(value: np.generic, dtype: str) -> str:
     """Return an element as text; NaNs show their bits, which may be what differs."""
     array = np.asarray(value)
-    shown = _floats(array, dtype) if dtype or array.dtype.kind == "f" else array
-    text = repr(shown.item())
+    text = repr(_floats(array, dtype).item())
     return f"{text} ({_bits(array).item():#x})" if text == "nan" else text

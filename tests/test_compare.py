@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 from numpy.typing import NDArray
 
-from harness.compare import Mismatch, Tolerance, close, compare, decode, tolerance_of
+from harness.compare import BLOCK, Mismatch, Tolerance, close, compare, decode, tolerance_of
 from harness.errors import HarnessError
 
 Array = NDArray[Any]
@@ -33,6 +33,15 @@ def test_a_copy_is_equal_unless_it_holds_nan(array: Array) -> None:
 @given(arrays)
 def test_allowed_nans_compare_by_their_bits(array: Array) -> None:
     assert compare(array, array.copy(), allow_nan=True) is None
+
+
+def test_allowed_nans_are_equal_and_others_are_not() -> None:
+    array = np.array([np.nan, 1.0], np.float32)
+    assert compare(array, array.copy(), allow_nan=True) is None
+    mismatch = compare(array, array.copy())
+    assert mismatch is not None
+    assert (mismatch.count, mismatch.index) == (1, 0)
+    assert compare(array[1:], array[1:].copy()) is None
 
 
 @settings(max_examples=50)
@@ -58,6 +67,14 @@ def test_count_and_first_index_over_many_blocks(size: int, data: st.DataObject) 
     assert compare(array, changed) == Mismatch(
         "value", len(where), min(where), str(min(where)), str(min(where) + 1)
     )
+
+
+def test_the_first_difference_is_the_first_of_all_blocks() -> None:
+    array = np.zeros(3 * BLOCK, np.int32)
+    changed = array.copy()
+    changed[[0, BLOCK - 1, BLOCK, 2 * BLOCK + 5]] = 7
+    assert compare(array, changed) == Mismatch("value", 4, 0, "0", "7")
+    assert compare(array[1:], changed[1:]) == Mismatch("value", 3, BLOCK - 2, "0", "7")
 
 
 def test_the_sign_of_zero_is_a_difference() -> None:
@@ -103,8 +120,11 @@ def test_views_are_compared_in_c_order() -> None:
 @pytest.mark.parametrize("other", [slice(None), slice(2, None), slice(None, None, 2)])
 def test_shared_memory_is_refused(other: slice) -> None:
     array = np.arange(8, dtype=np.int32)
-    with pytest.raises(HarnessError, match="share memory"):
+    with pytest.raises(HarnessError) as caught:
         compare(array[: array[other].size], array[other])
+    assert str(caught.value) == (
+        "the two arrays share memory: comparing them proves nothing; copy one of them"
+    )
 
 
 def test_interleaved_views_share_nothing() -> None:
@@ -112,9 +132,22 @@ def test_interleaved_views_share_nothing() -> None:
     assert compare(array[::2], array[1::2]) is None
 
 
+def test_views_that_are_too_hard_to_tell_apart_count_as_shared() -> None:
+    steps = np.random.default_rng(1).integers(1_000_000, 2_000_000, 18)
+    memory = np.zeros(int(steps.sum()) + 1, np.int8)
+    sums = np.lib.stride_tricks.as_strided(memory, (2,) * 18, tuple(map(int, steps)))
+    middle = int(steps.sum()) // 2
+    assert not np.shares_memory(sums, memory[middle : middle + 1]), "no sum of some steps is there"
+    with pytest.raises(HarnessError, match="share memory"):
+        compare(sums, memory[middle : middle + 1])
+
+
 def test_objects_are_refused() -> None:
-    with pytest.raises(HarnessError, match="cannot compare object"):
+    with pytest.raises(HarnessError) as caught:
         compare(np.array([None]), np.array([None]))
+    assert str(caught.value) == "cannot compare object: only booleans, integers and floats to 64 bits"
+    with pytest.raises(HarnessError, match="cannot compare"):
+        compare(np.zeros(1, np.longdouble), np.zeros(1, np.longdouble))
 
 
 RAW = {
@@ -149,10 +182,31 @@ def test_raw_nans_never_equal(name: str) -> None:
 
 
 def test_raw_bits_of_another_width_are_refused() -> None:
-    with pytest.raises(HarnessError, match="bfloat16 comes as uint16, not as uint8"):
+    with pytest.raises(HarnessError) as caught:
         decode(np.zeros(2, np.uint8), "bfloat16")
-    with pytest.raises(HarnessError, match="'float4' is none of bfloat16"):
+    assert str(caught.value) == "bfloat16 comes as uint16, not as uint8"
+    with pytest.raises(HarnessError) as caught:
         compare(np.zeros(2, np.uint8), np.zeros(2, np.uint8), dtype="float4")
+    assert str(caught.value) == f"raw dtype 'float4' is none of {', '.join(RAW)}"
+
+
+def test_raw_differences_are_shown_as_numbers() -> None:
+    bits = np.array([0x3F80, 0x4000], np.uint16)
+    assert compare(bits, bits + np.array([0, 1], np.uint16), dtype="bfloat16") == Mismatch(
+        "value", 1, 1, "2.0", "2.015625"
+    )
+    assert compare(bits, bits + np.array([0, 1], np.uint16)) == Mismatch("value", 1, 1, "16384", "16385")
+    mismatch = compare(bits, np.array([0x7FC1, 0x4000], np.uint16), dtype="bfloat16")
+    assert mismatch == Mismatch("value", 1, 0, "1.0", "nan (0x7fc1)")
+
+
+def test_floats_that_are_no_raw_bits_are_read_as_they_are() -> None:
+    array = np.array([1.0, np.nan])
+    assert compare(array[:1], array[:1].copy(), dtype="bfloat16") is None
+    assert compare(array, array.copy(), dtype="bfloat16") == Mismatch(
+        "value", 1, 1, "nan (0x7ff8000000000000)", "nan (0x7ff8000000000000)"
+    )
+    assert close(array[:1], array[:1] + 1e-9, tolerance_of("float32"), dtype="bfloat16") is None
 
 
 @settings(max_examples=50)
@@ -186,6 +240,15 @@ def test_close_passes_equal_infinities_and_small_differences() -> None:
     assert close(expected, got, tolerance_of("float32")) is None
 
 
+def test_close_looks_at_no_strides() -> None:
+    assert close(np.ones((3, 2)), np.ones((2, 3)).T, EXACT) is None
+
+
+def test_tolerances() -> None:
+    assert tolerance_of("float32") == Tolerance(rtol=1e-4, atol=1e-5)
+    assert tolerance_of("bfloat16") == Tolerance(rtol=2e-2, atol=2e-2)
+
+
 def test_close_reads_bf16_bits() -> None:
     bits = np.array([0x3F80, 0x4000], np.uint16)  # 1.0, 2.0
     off = bits + np.uint16(1)  # 1.0078, 2.0156
@@ -195,7 +258,9 @@ def test_close_reads_bf16_bits() -> None:
 
 
 def test_a_tolerance_for_integers_is_refused() -> None:
-    with pytest.raises(HarnessError, match="compare integers exactly"):
+    with pytest.raises(HarnessError) as caught:
         close(np.zeros(2, np.int32), np.zeros(2, np.int32), EXACT)
-    with pytest.raises(HarnessError, match="no tolerance is agreed for float16"):
+    assert str(caught.value) == "a tolerance needs floats, not int32; compare integers exactly"
+    with pytest.raises(HarnessError) as caught:
         tolerance_of("float16")
+    assert str(caught.value) == "no tolerance is agreed for float16; outputs are float32 or bfloat16"

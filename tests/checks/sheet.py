@@ -1,0 +1,227 @@
+"""Runs driven once, and sheets of them that an edit may change before the checks judge them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from functools import cache
+from typing import Any
+
+import numpy as np
+
+from harness.case import Case
+from harness.checks.registry import CHECKS
+from harness.checks.subject import Subject
+from harness.digest import value_digest
+from harness.findings import Finding
+from harness.golden.collect import collect, default_policy
+from harness.golden.model import Golden
+from harness.observation import Cell, LeafFact, Observation, Walk
+from harness.rounds import Program, Round
+from harness.truth import Truth
+from harness.types import Drill, Kernel, Mode, Path, Precision
+from tests.faulty import Bends, bent_subject
+from tests.helpers import make_case, make_program, page_map, tiny_model
+
+MODEL = tiny_model()
+PLAIN_POOL = tiny_model(pool=1)
+BATCHES = (
+    ((65, 257, 900, 13), (3, 1, 4, 2)),
+    ((600, 700, 10), (5, 6, 7)),
+    ((999, 700, 64, 2), (8, 6, 7, 1)),
+)
+
+
+def two_buckets() -> Program:
+    """Return rounds in buckets 4, 2 and 4."""
+    tables = {f"t{number}": page_map(MODEL, number) for number in range(4)}
+    rounds = (
+        Round("b4.00", 4, (65, 257, 900, 13), (3, 1, 4, 2), "t1"),
+        Round("b2.00", 2, (600, 10), (5, 7), "t2"),
+        Round("b4.01", 4, (999, 700, 64), (8, 6, 7), "t3"),
+    )
+    captured = {bucket: Round(f"b{bucket}.capture", bucket, (1,) * bucket, tuple(range(1, bucket + 1)), "t0")
+                for bucket in (4, 2)}  # fmt: skip
+    return Program((4, 2), captured, rounds, tables)
+
+
+CASES: dict[str, Case] = {
+    "shared": make_case(MODEL),
+    "independent": make_case(MODEL, path=Path.INDEPENDENT, steps=6),
+    "copied": make_case(MODEL, path=Path.SIBLING_COPY),
+    "counted": make_case(MODEL, kernel=Kernel.TRTLLM),
+    "in_graph": make_case(MODEL, path=Path.SHARED_IN_GRAPH),
+    "delayed": make_case(MODEL, drill=Drill.DELAYED),
+    "switched": make_case(MODEL, drill=Drill.BUCKET_SWITCH),
+    "verify": make_case(MODEL, mode=Mode.TARGET_VERIFY),
+    "bf16": make_case(MODEL, precision=Precision.BF16),
+    "flash": make_case(PLAIN_POOL, kernel=Kernel.FLASHMLA_KV),
+}
+
+
+@cache
+def driven(name: str) -> Subject:
+    """Return a healthy run of a case and its ordinary reference, driven once."""
+    case = CASES[name]
+    program = two_buckets() if name == "switched" else make_program(case.model, 4, BATCHES)
+    return bent_subject(case, program, Bends(side_stream=True if name == "delayed" else None))
+
+
+@cache
+def accepted(name: str) -> Golden:
+    """Return the golden of a healthy run."""
+    observation = driven(name).observation
+    return collect(observation, default_policy(observation.case), "a healthy run")
+
+
+@cache
+def truth() -> Truth:
+    """Return the truths of all runs' rounds."""
+    return Truth()
+
+
+@dataclass
+class Sheet:
+    """A run that is being edited."""
+
+    observation: Observation
+    ordinary: Observation | None
+    golden: Golden | None = None
+    golden_checked: bool = False
+
+    @classmethod
+    def of(cls, name: str) -> Sheet:
+        """Return a sheet of a healthy run."""
+        subject = driven(name)
+        return cls(subject.observation, subject.ordinary)
+
+    def put(self, path: str, change: Any) -> None:
+        """Replace what a path of attributes and indices leads to, by a value or a function of the old one."""
+        self.observation = _put(self.observation, path.split("."), change)
+
+    def ordinary_put(self, path: str, change: Any) -> None:
+        """Do the same in the ordinary reference."""
+        self.ordinary = _put(self.ordinary, path.split("."), change)
+
+    def value(self, array: Any) -> str:
+        """Keep a value and return its digest."""
+        digest = value_digest(array)
+        values = {**self.observation.values, digest: array}
+        self.observation = replace(self.observation, values=values)
+        return digest
+
+    def cells(self, path: str, name: str, step: int | None = None, /, **changes: Any) -> None:
+        """Change a leaf's cells below a path: `array` (a function of the old value) or attributes."""
+        array = changes.pop("array", None)
+
+        def edit(cell: Cell) -> Cell:
+            if cell.name != name or step not in (None, cell.step):
+                return cell
+            if array is not None:
+                changes["value"] = self.value(array(self.observation.values[cell.value].copy()))
+            return replace(cell, **changes)
+
+        cells = tuple(edit(cell) for cell in _get(self.observation, path.split(".")))
+        self.put(path, cells)
+
+    def drop(self, path: str, name: str, step: int | None = None) -> None:
+        """Take a leaf's cells or facts out of a tuple."""
+        self.put(path, lambda all_: tuple(x for x in all_ if x.name != name or step not in (None, x.step)))
+
+    def walked(self, path: str, change: Callable[[Walk], Walk]) -> None:
+        """Let a refresh, replay or capture have a walk of its own that differs."""
+        old = self.observation.walks[_get(self.observation, path.split("."))]
+        self.put("walks", (*self.observation.walks, change(old)))
+        self.put(path, len(self.observation.walks) - 1)
+
+    def everywhere(self, change: Callable[[Walk], Walk]) -> None:
+        """Change every walk."""
+        self.put("walks", lambda walks: tuple(change(walk) for walk in walks))
+
+    def judged(self) -> Subject:
+        """Return what the checks judge."""
+        return Subject.of(
+            self.observation, truth(), self.ordinary, self.golden, golden_checked=self.golden_checked
+        )
+
+
+def leaves(
+    name: str, step: int | None = None, bucket: int | None = None, **changes: Any
+) -> Callable[[Walk], Walk]:
+    """Return a change of a leaf's facts in a walk; without changes the leaf is taken out."""
+
+    def edit(walk: Walk) -> Walk:
+        kept = []
+        for leaf in walk.leaves:
+            hit = leaf.name == name and step in (None, leaf.step) and bucket in (None, leaf.bucket)
+            if not hit:
+                kept.append(leaf)
+            elif changes:
+                kept.append(replace(leaf, **changes))
+        return replace(walk, leaves=tuple(kept))
+
+    return edit
+
+
+def more(*facts: LeafFact) -> Callable[[Walk], Walk]:
+    """Return a change that adds leaves to a walk."""
+    return lambda walk: replace(walk, leaves=(*walk.leaves, *facts))
+
+
+def said(subject: Subject) -> dict[str, Any]:
+    """Return all that the checks say and how much each compared, in a form that reads well as JSON."""
+    outcomes = {check.name: check.run(subject) for check in CHECKS}
+    return {
+        "compared": ", ".join(f"{name} {outcome.elements}" for name, outcome in outcomes.items()),
+        "not applicable": [
+            f"{name}: {outcome.not_applicable}"
+            for name, outcome in outcomes.items()
+            if outcome.not_applicable
+        ],
+        "findings": [_finding(one) for outcome in outcomes.values() for one in outcome.findings],
+    }
+
+
+def _finding(finding: Finding) -> dict[str, Any]:
+    """Return a finding without what is empty; the case is the run's."""
+    shown: dict[str, Any] = {
+        "kind": f"{finding.check}/{finding.kind}",
+        "field": finding.field,
+        "bucket": finding.bucket,
+        "steps": " ".join(map(str, finding.steps)),
+        "rounds": " ".join(finding.rounds),
+        "message": finding.message,
+        "hint": finding.hint,
+        "elements": finding.elements,
+        "known": finding.known,
+    }
+    if finding.first is not None:
+        first = finding.first
+        shown["first"] = f"[{first.row}, {first.column}] {first.expected!r} -> {first.got!r} {first.note!r}"
+    return {key: value for key, value in shown.items() if value not in ("", 0)}
+
+
+def _get(thing: Any, path: list[str]) -> Any:
+    for key in path:
+        thing = thing[int(key)] if isinstance(thing, tuple) else getattr(thing, key)
+    return thing
+
+
+def _put(thing: Any, path: list[str], change: Any) -> Any:
+    if not path:
+        return change(thing) if callable(change) else change
+    key, rest = path[0], path[1:]
+    if isinstance(thing, tuple):
+        index = int(key) % len(thing)
+        return (*thing[:index], _put(thing[index], rest, change), *thing[index + 1 :])
+    return replace(thing, **{key: _put(getattr(thing, key), rest, change)})
+
+
+def plus(amount: int, index: int = 0) -> Callable[[Any], Any]:
+    """Return a change of one element."""
+
+    def edit(array: Any) -> Any:
+        array.reshape(-1)[index] += np.array(amount).astype(array.dtype)
+        return array
+
+    return edit
