@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
+import inspect
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path as FilePath
 
 import torch
 
-from harness.axes import OURS
 from harness.case import Case, Model
 from harness.casefile import load_models
 from harness.engine.protocol import Engine
@@ -23,8 +23,8 @@ from harness.trace.reader import Trace
 from harness.types import EngineKind, Kernel, Mode, Path
 from harness.worker import KNOWN_FILE, make_engine
 
-BUCKETS = "buckets"
-"""Option of a package's factory: batch sizes that it is built for, `1,2,4`."""
+REMEMBERED = "128"
+"""Interpreted launches that a package remembers in a long life: few come again, and memory stays as it is."""
 
 
 @dataclass(frozen=True)
@@ -138,13 +138,18 @@ def stage_for(setting: Setting, wanted: Wanted, models: Mapping[str, Model]) -> 
 
         factory = planted_factory(setting.sut, wanted.plant)
     else:
-        options = dict(wanted.sut_options)
-        if setting.sut not in OURS and setting.buckets:
-            options.setdefault(BUCKETS, ",".join(map(str, setting.buckets)))
-        run = RunOptions(wanted.cases_dir, wanted.cases_dir, setting.sut, setting.engine, sut_options=options)
-        factory = factory_of(run)
+        run = RunOptions(wanted.cases_dir, wanted.cases_dir, setting.sut, setting.engine)
+        options = {**_long_life(setting, factory_of(run)), **wanted.sut_options}
+        factory = factory_of(replace(run, sut_options=options))
     known = load_known(wanted.cases_dir / KNOWN_FILE)
     return Stage(models, setting, case, factory, make_engine(setting.engine), known)
+
+
+def _long_life(setting: Setting, factory: SutFactory) -> dict[str, str]:
+    """Return options for a factory that has them: all batch sizes of the setting, and a short memory."""
+    known = inspect.signature(factory).parameters
+    options = {"buckets": ",".join(map(str, setting.buckets)), "remember": REMEMBERED}
+    return {name: value for name, value in options.items() if name in known and value}
 
 
 def _model(header: Header, wanted: Wanted, models: Mapping[str, Model]) -> Model:

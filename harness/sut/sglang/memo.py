@@ -86,10 +86,12 @@ class Effect:
 
 
 class Memory:
-    """Effects of earlier launches, the oldest forgotten beyond `limit` bytes."""
+    """Effects of earlier launches, the oldest forgotten beyond `limit` bytes of values or `most` of them."""
 
-    def __init__(self, limit: int = 192 << 20) -> None:
+    def __init__(self, limit: int = 192 << 20, most: int = 1 << 16) -> None:
         self._limit = limit
+        self.most = most
+        """Effects that are kept: each costs a few KB besides its values."""
         self._held = 0
         self._effects: dict[Hashable, list[Effect]] = {}
         self._order: deque[tuple[Hashable, Effect]] = deque()
@@ -112,9 +114,12 @@ class Memory:
         self._effects.setdefault(key, []).append(effect)
         self._order.append((key, effect))
         self._held += effect.nbytes
-        while self._held > self._limit:
+        while self._held > self._limit or len(self._order) > self.most:
             oldest, dropped = self._order.popleft()
-            self._effects[oldest].remove(dropped)
+            same = self._effects[oldest]
+            del same[next(index for index, one in enumerate(same) if one is dropped)]
+            if not same:
+                del self._effects[oldest]
             self._held -= dropped.nbytes
 
 

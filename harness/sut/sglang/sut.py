@@ -296,11 +296,13 @@ def make_sut(
     version: str | None = None,
     refresh: str = "direct",
     buckets: str = "",
+    remember: str = "",
 ) -> SglangSut:
     """Build SGLang for a case: the release `version`, or whichever is found first.
 
     refresh: how the drop-in refreshes step 0 outside a graph, `direct` or `staged`. buckets: batch sizes to
-    build it for, `1,2,4`; those of the case's program where left out. Raises CaseError for a path, mode or
+    build it for, `1,2,4`; those of the case's program where left out. remember: interpreted launches whose
+    effect is kept, process-wide (simulated CUDA). Raises CaseError for a path, mode or
     kernel that SGLang does not have, UsageError without an SGLang or for other options.
     """
     if refresh not in ("direct", "staged"):
@@ -313,6 +315,8 @@ def make_sut(
     if case.mode is not Mode.DECODE and case.path is not Path.RELEASED:
         raise CaseError(f"{case.id}: mode {case.mode} has one backend, so its path is released")
     loaded = load(version, engine.device)
+    if remember:
+        loaded.interpreter.memory.most = _sizes(remember)[0]
     sizes = _sizes(buckets) or build_program(case).buckets
     return SglangSut(case, engine, span, sizes, loaded, staged=refresh == "staged")
 

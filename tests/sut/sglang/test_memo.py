@@ -107,3 +107,15 @@ def test_keys_tell_scalars_types_grids_and_shared_storage_apart() -> None:
     assert key != launch_key("kernel", (4,), [a, a, 3])
     assert key != launch_key("kernel", (4,), [a, b.to(torch.int32), 3])
     assert launch_key("kernel", (4,), [a, a[2:], 3]) != launch_key("kernel", (4,), [a, a[3:], 3])
+
+
+def test_memory_keeps_no_more_effects_than_it_may() -> None:
+    memory = Memory(most=3)
+    for value in range(10):
+        target = torch.full((1,), value, dtype=torch.int32)
+        part = Part(0, np.zeros(1, np.int64), np.full(1, value, np.int32))
+        memory.keep(("kernel", value % 2), Effect((part,), (part,), repeatable=True))
+        assert memory.find(("kernel", value % 2), [target]) is not None
+    assert memory.find(("kernel", 0), [torch.zeros(1, dtype=torch.int32)]) is None
+    assert len(memory._order) == 3
+    assert sum(len(effects) for effects in memory._effects.values()) == 3
