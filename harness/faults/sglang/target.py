@@ -16,7 +16,7 @@ from harness.faults.scene import Given, Hooks
 from harness.fields import COUNTER
 from harness.sut.protocol import SpanRecorder
 from harness.sut.sglang.loader import load
-from harness.sut.sglang.patches import Patches
+from harness.sut.patches import Patches
 from harness.sut.sglang.seams import Seams
 from harness.sut.sglang.shared import Options
 from harness.sut.sglang.sut import SglangSut

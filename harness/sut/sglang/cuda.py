@@ -22,7 +22,7 @@ import torch
 from harness.case import PlanRule
 from harness.errors import UsageError
 from harness.probe.launches import Launch, Written, perform
-from harness.sut.sglang.patches import Patches
+from harness.sut.patches import Patches
 from harness.sut.sglang.seams import Seams
 from harness.sut.sglang.standins import copy_pairs, multi_copy_pairs
 

@@ -24,7 +24,7 @@ from harness.sut.sglang.consumer import Consumer
 from harness.sut.sglang.eager import run_attention, run_batch
 from harness.sut.sglang.expected import COUNTER_ROWS, expectation
 from harness.sut.sglang.loader import Loaded, load
-from harness.sut.sglang.patches import Patches
+from harness.sut.patches import Patches
 from harness.sut.sglang.watch import Watch
 from harness.traffic import build_program
 from harness.types import Kernel, Mode, Path, Role

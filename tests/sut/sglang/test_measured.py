@@ -16,7 +16,7 @@ from harness.engine.tape import TapeEngine
 from harness.sut.sglang.benches import Leaves, LogitsBench, TopkBench
 from harness.sut.sglang.measured import measure_steps
 from harness.sut.sglang.scenarios import Kernel, Scenario
-from harness.sut.sglang.standins import paged_mqa_schedule
+from harness.sut.deepgemm import paged_mqa_schedule
 from harness.sut.sglang.sut import SglangSut
 from harness.types import Path
 
