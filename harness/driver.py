@@ -33,8 +33,8 @@ from harness.probe.leaves import Look
 from harness.probe.observers import Before
 from harness.probe.said import listening
 from harness.probe.staged import Staged
-from harness.rounds import Captured, Churn, Disturbance, Eager, Program, Round
 from harness.probe.turns import Turns
+from harness.rounds import Captured, Churn, Disturbance, Eager, Program, Round
 from harness.sut.protocol import Interleaved, Pausable, StepOutputs, Sut, SutFactory
 from harness.truth import RoundTruth, Truth
 from harness.types import Drill

@@ -74,7 +74,9 @@ def _built(subject: Subject, found: Findings) -> int:
     captured = observation.case.path.in_graph
     for record in observation.rounds:
         truth = subject.truths[record.index]
-        known = {} if truth.dims.own is None else {host.name: host for host in truth.dims.own.hosts(truth.dims)}
+        known = (
+            {} if truth.dims.own is None else {host.name: host for host in truth.dims.own.hosts(truth.dims)}
+        )
         walks = {refresh.walk for refresh in record.refreshes if refresh.walk < len(observation.walks)}
         for fact in (fact for walk in walks for fact in observation.walks[walk].hosts):
             if fact.bucket != truth.dims.bucket or fact.name not in known:
@@ -82,7 +84,9 @@ def _built(subject: Subject, found: Findings) -> int:
             facts += 1
             wanted = repr(known[fact.name].value(truth.dims, truth.inputs, captured))
             if wanted != fact.value:
-                message = f"{fact.name} of step {fact.step} is {fact.value} in round {record.name}, not {wanted}"
+                message = (
+                    f"{fact.name} of step {fact.step} is {fact.value} in round {record.name}, not {wanted}"
+                )
                 found.add(
                     "host_wrong", message, subject=fact.name, bucket=fact.bucket, step=fact.step,
                     round_name=record.name, hint="a Python value that a build got wrong, or that is not the capture's",

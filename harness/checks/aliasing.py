@@ -112,7 +112,11 @@ def _overlaps(subject: Subject, walk: Walk, found: Findings) -> None:
     for one, other in _overlapping(leaf for leaf in walk.leaves if leaf.bucket):
         if one.step != other.step:
             continue
-        bases = [fields[leaf.bucket][leaf.name].view_of for leaf in (one, other) if leaf.name in fields[leaf.bucket]]
+        bases = [
+            fields[leaf.bucket][leaf.name].view_of
+            for leaf in (one, other)
+            if leaf.name in fields[leaf.bucket]
+        ]
         if len(bases) == 2 and bases[0] and bases[0] == bases[1]:
             continue  # views of one buffer of the runner's
         if one.bucket == other.bucket:
@@ -135,7 +139,11 @@ def _runner_views(walk: Walk, fields: Mapping[int, Mapping[str, FieldSpec]], fou
         if spec is None or not spec.view_of or leaf.start == leaf.stop:
             continue
         base = buffers.get(spec.view_of)
-        if base is None or base.region != leaf.region or not base.start <= leaf.start <= leaf.stop <= base.stop:
+        if (
+            base is None
+            or base.region != leaf.region
+            or not base.start <= leaf.start <= leaf.stop <= base.stop
+        ):
             message = f"{leaf.name} of step {leaf.step} does not lie in the runner's {spec.view_of}"
             found.add(
                 "not_a_view", message, subject=leaf.name, bucket=leaf.bucket, step=leaf.step,

@@ -132,7 +132,11 @@ class Subject:
         if expected is None:
             return 0, None
         return first_difference(
-            self.truths[record.index].at(cell.step), cell.name, expected[0], self.observation.values[cell.value], note
+            self.truths[record.index].at(cell.step),
+            cell.name,
+            expected[0],
+            self.observation.values[cell.value],
+            note,
         )
 
 

@@ -12,8 +12,8 @@ from harness.engine.protocol import Engine, Graph
 from harness.errors import FreedStorageError
 from harness.observation import Cell, Change, LedgerEntry, PoisonFact, Refresh, Replay, Span
 from harness.probe.instruments import Instruments
-from harness.probe.ledger import Ledger
 from harness.probe.leaves import Look
+from harness.probe.ledger import Ledger
 from harness.probe.observers import Before, ReplayObserver
 from harness.probe.poison import Poison
 from harness.probe.said import listening

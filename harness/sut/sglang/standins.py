@@ -20,6 +20,7 @@ from harness.case import Geometry, PlanRule
 from harness.probe.launches import Written
 from harness.sut.interpreted import opaque
 
+
 @dataclass(frozen=True)
 class TopkModule:
     """Stand-in for the JIT module of top-k v2, as far as plans go."""

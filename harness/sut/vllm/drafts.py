@@ -16,6 +16,7 @@ import numpy as np
 import torch
 
 from harness.case import Case
+from harness.fields import Dims
 from harness.probe.leaves import leaf_tensors
 from harness.rounds import Inputs
 from harness.sut.protocol import SpanRecorder, StepOutputs
@@ -24,7 +25,6 @@ from harness.sut.vllm.config import HIDDEN, max_requests
 from harness.sut.vllm.consumer import Consumer
 from harness.sut.vllm.groups import Groups
 from harness.sut.vllm.seams import Seams
-from harness.fields import Dims
 
 VOCABULARY = 1000
 """Draft tokens are checksums modulo this."""
@@ -118,7 +118,10 @@ class Drafts:
         """Return what the draft steps may only read."""
         tables = {f"block_table_{i}": t.gpu for i, t in enumerate(self.tables.block_tables)}
         gathered = {f"input_block_table_{i}": t for i, t in enumerate(self.tables.input_block_tables)}
-        mapping = {"idx_mapping": self.speculator.idx_mapping, "query_start_loc": self.buffers.query_start_loc}
+        mapping = {
+            "idx_mapping": self.speculator.idx_mapping,
+            "query_start_loc": self.buffers.query_start_loc,
+        }
         return {**tables, **gathered, **mapping}
 
     def reach(self) -> dict[str, Callable[[], Sequence[torch.Tensor]]]:

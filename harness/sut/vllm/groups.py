@@ -10,9 +10,9 @@ import torch
 
 from harness.case import PHYSICAL_PAGE, Case
 from harness.sut.vllm.config import make_config
-from harness.sut.vllm.specification import STATE_GROUPS, STATE_PATHS, ring_slots
 from harness.sut.vllm.repaired import repaired_tail_builder
 from harness.sut.vllm.seams import Seams
+from harness.sut.vllm.specification import STATE_GROUPS, STATE_PATHS, ring_slots
 from harness.types import Path
 
 INDEXER_HEAD, TAIL_HEAD = 132, 128
@@ -58,7 +58,10 @@ def make_groups(case: Case, seams: Seams, largest: int, device: torch.device) ->
             block_size=tokens, shapes=((2, 2),), dtypes=(torch.float32,), mamba_cache_mode="align"
         )
         names = [f"state{group}" for group in range(STATE_GROUPS)]
-        made = [[_group(seams, seams.state, name, spec, index, config, device)] for index, name in enumerate(names)]
+        made = [
+            [_group(seams, seams.state, name, spec, index, config, device)]
+            for index, name in enumerate(names)
+        ]
         return _groups(config, made, [tokens] * len(made), [columns] * len(made), [True] * len(made))
     pooled = {"tokens_per_state": case.model.index_kpool} if case.model.index_kpool > 1 else {}
     index_spec = specs.MLAAttentionSpec(
@@ -87,7 +90,14 @@ def make_groups(case: Case, seams: Seams, largest: int, device: torch.device) ->
 
 
 def _group(
-    seams: Seams, backend: Any, name: str, spec: Any, index: int, config: Any, device: torch.device, **more: Any
+    seams: Seams,
+    backend: Any,
+    name: str,
+    spec: Any,
+    index: int,
+    config: Any,
+    device: torch.device,
+    **more: Any,
 ) -> Any:
     group = seams.groups.AttentionGroup(backend, [name], spec, index)
     group.metadata_builders = [backend.get_builder_cls()(spec, [name], config, device, **more)]

@@ -17,7 +17,6 @@ import warnings
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-
 from typing import Any
 
 import torch
@@ -112,7 +111,9 @@ def load(version: str | None, device: torch.device) -> Loaded:
             )
         return loaded  # type: ignore[no-any-return]
     if present is not None:
-        raise UsageError("vllm was imported before the harness could choose its platform: start a new process")
+        raise UsageError(
+            "vllm was imported before the harness could choose its platform: start a new process"
+        )
     site = locate(version, gpu=not simulated)
     check_interpreter(wanted=simulated)
     loaded = _load(site, SIMULATED if simulated else real_device(), simulated)
@@ -172,9 +173,7 @@ def _real_schedule(found: seams.Seams) -> None:
     vars(found.deep_gemm)["_get_paged_mqa_logits_metadata_impl"] = deep_gemm.get_paged_mqa_logits_metadata
 
 
-def _facts(
-    site: Site, found: seams.Seams, shim: Shim, device: Device, simulated: bool
-) -> dict[str, str]:
+def _facts(site: Site, found: seams.Seams, shim: Shim, device: Device, simulated: bool) -> dict[str, str]:
     import triton
 
     file = Path(str(found.indexer.__file__))
@@ -189,5 +188,3 @@ def _facts(
         "vllm.device": device.name,
         "triton": triton.__version__,
     }
-
-
