@@ -110,6 +110,8 @@ def _compare(
             found.add(
                 "gone", message, subject=name, bucket=where, step=step, round_name=round_name, hint=_REBOUND
             )
+        elif leaf.start == leaf.stop and other.shape == leaf.shape:
+            continue  # no byte of it is read, wherever it lies
         elif other != leaf:
             changed = "moved" if (other.region, other.start) != (leaf.region, leaf.start) else "reshaped"
             message = (
@@ -121,7 +123,8 @@ def _compare(
                 changed, message, subject=name, bucket=where, step=step, round_name=round_name, hint=_REBOUND
             )
     for step, where, name in now.freed:
-        if where in (0, bucket):
+        lost = before.get((step, where, name))
+        if where in (0, bucket) and (lost is None or lost.start < lost.stop):
             message = f"the storage of {name}, step {step}, that the graph captured was freed"
             found.add(
                 "freed", message, subject=name, bucket=where, step=step, round_name=round_name, hint=_REBOUND

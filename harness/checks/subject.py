@@ -117,7 +117,7 @@ class Subject:
     def padded_otherwise(self, record: RoundRecord, name: str) -> bool:
         """Whether a leaf's padded rows hold something else on this path than on the ordinary one."""
         truth = self.truths[record.index]
-        if self.ordinary is None or truth.inputs.live == truth.dims.bucket or not truth.later:
+        if self.ordinary is None or truth.inputs.live == truth.dims.bucket or truth.dims.own is None:
             return False
         other = fields_for(Dims.of(self.ordinary.case, truth.dims.bucket))
         return name in other and other[name].padding is not truth.fields[name].padding

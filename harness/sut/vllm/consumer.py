@@ -30,7 +30,7 @@ class Consumer:
         checksum: of the row's live blocks, weighted by column, its lengths and its slots. out_of_range: how many
         live entries of block tables name no block.
         """
-        read = {name: leaf.clone() for name, leaf in leaves.items()}
+        read = {name: leaf.clone() for name, leaf in leaves.items() if leaf.numel()}  # no kernel reads nothing
         rows = next(leaf for name, leaf in leaves.items() if name.endswith(".seq_lens")).to(torch.int64)
         total, outside = rows.clone(), torch.zeros_like(rows)
         live = self._columns[None, :] * self._tokens < rows[:, None]

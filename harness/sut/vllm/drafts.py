@@ -8,6 +8,7 @@ draft steps, the kernel that moves lengths and positions on.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from types import SimpleNamespace
 from typing import Any
@@ -25,6 +26,8 @@ from harness.sut.vllm.config import HIDDEN, max_requests
 from harness.sut.vllm.consumer import Consumer
 from harness.sut.vllm.groups import Groups
 from harness.sut.vllm.seams import Seams
+from harness.sut.vllm.specification import STATE_PATHS
+from harness.types import Path
 
 VOCABULARY = 1000
 """Draft tokens are checksums modulo this."""
@@ -70,6 +73,10 @@ class Drafts:
         )
         self.buffers = seams.inputs.InputBuffers(most, most, device)
         self.speculator = self._make(most)
+        if case.path in STATE_PATHS:
+            kind = _watched_states(type(groups.builders[0]), self)
+            for builder in groups.builders:
+                builder.__class__ = kind  # one class for all: vLLM reuses among builders of one type
 
     def _make(self, most: int) -> Any:
         kind, device, steps = _watched_speculator(self.seams, self), self.device, self.case.variant.steps
@@ -142,7 +149,7 @@ class Drafts:
 
     def _tables(self, dims: Dims, inputs: Inputs) -> list[np.ndarray[Any, Any]]:
         blocks = oracle.blocks(dims, inputs)[: inputs.live]
-        if not self.case.path.in_graph and not self.case.path.interleaved:
+        if self.case.path in STATE_PATHS:
             return [blocks, oracle.second_group(blocks)]
         rings = oracle.ring_blocks(dims, inputs)[: inputs.live, None]
         return [blocks, rings][: len(self.groups.widths)]
@@ -183,6 +190,9 @@ class Drafts:
     def forward(self, bucket: int) -> tuple[StepOutputs, ...]:
         """Run what the runner captures: all draft steps where they are fused, else one."""
         self.events = Events()
+        if self.case.path in STATE_PATHS:
+            self.read(bucket, self.metadata[bucket])
+            return tuple(self.events.outputs)
         fused = self.case.path.in_graph
         run = self.speculator._generate_fused_drafts if fused else self.speculator._generate_draft
         full, steps = self.seams.modes.FULL, self.case.variant.steps
@@ -196,6 +206,18 @@ class Drafts:
         self.speculator.decode_cudagraph_manager = launcher
         self._loop(self.live, bucket, self.seams.modes.FULL, self.lengths)
 
+    def refresh_states(self, bucket: int) -> None:
+        """Build the metadata of the state-space groups: all at once, as the runner does, or each by itself."""
+        description = self.seams.capture.BatchExecutionDescriptor(self.seams.modes.FULL, bucket, bucket)
+        bounds, whole = torch.tensor(self.lengths, dtype=torch.int32), self.groups.attention
+        alone = [[groups if groups is one else [] for groups in whole] for one in whole]
+        found: dict[str, Any] = {}
+        for chosen in alone if self.case.path is Path.INDEPENDENT else [whole]:
+            self.speculator.attn_groups = chosen
+            found |= self.speculator._build_uniform_attn_metadata(description, self.live, 1, bounds, 0)
+        self.speculator.attn_groups = whole
+        self.metadata[bucket] = found
+
     def eager(self, rows: int) -> None:
         """Decode a batch of `rows` requests without a graph, on blocks and requests of its own."""
         requests = torch.arange(1, rows + 1, device=self.device)
@@ -206,6 +228,11 @@ class Drafts:
             for group, width in enumerate(self.groups.widths)
         ]
         self._fill(requests, rows, tables, np.minimum(lengths, last))
+        if self.case.path in STATE_PATHS:
+            description = self.seams.capture.BatchExecutionDescriptor(self.seams.modes.NONE, rows, rows)
+            bounds = torch.as_tensor(lengths, dtype=torch.int32)
+            self.speculator._build_uniform_attn_metadata(description, rows, 1, bounds, 0)
+            return
         self._loop(rows, rows, self.seams.modes.NONE, [int(length) for length in lengths])
 
     def _loop(self, live: int, bucket: int, mode: Any, lengths: list[int]) -> None:
@@ -223,6 +250,11 @@ class Drafts:
         if bucket in self.metadata:
             self.metadata[bucket] = metadata
 
+    def reused(self) -> AbstractContextManager[None]:
+        """Take note of metadata that is made of another group's."""
+        self.events.reuses += 1
+        return self.span("reuse")
+
     def read(self, bucket: int, metadata: Any) -> torch.Tensor:
         """Read a step's metadata in the place of the model; return hidden states, `[bucket, HIDDEN]`."""
         with self.span("forward", len(self.events.outputs)):
@@ -236,6 +268,17 @@ def _concrete(abstract: type[Any]) -> type[Any]:
     made = type(f"Slim{abstract.__name__}", (abstract,), {})
     made.__abstractmethods__ = frozenset()
     return made
+
+
+def _watched_states(released: type[Any], drafts: Drafts) -> type[Any]:
+    """Return a builder of state-space metadata with a span around its reuse."""
+
+    class WatchedStates(released):  # type: ignore[misc,valid-type]
+        def update_block_table(self, *args: Any, **kwargs: Any) -> Any:
+            with drafts.reused():
+                return super().update_block_table(*args, **kwargs)
+
+    return WatchedStates
 
 
 def _watched_tables(seams: Seams, drafts: Drafts) -> type[Any]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 from harness.case import Case
 from harness.fields import Dims, fields_for
 from harness.observation import Expectation, LedgerEntry
-from harness.sut.vllm.specification import STATE_PATHS, native
+from harness.sut.vllm.specification import STATE_GROUPS, STATE_PATHS, native
 from harness.types import Path, Role
 
 
@@ -17,9 +17,9 @@ def expectation(case: Case, bucket: int) -> Expectation:
     dims, steps = Dims.of(case, bucket), case.backends
     padded: dict[str, int] = {}
     if case.path in STATE_PATHS:
-        writes, spans = _once(dims), {"build": 1}
-        if case.path is Path.BLOCK_TABLE_REUSE:
-            spans["reuse"] = 1
+        reuses = case.path is Path.BLOCK_TABLE_REUSE
+        writes = _once(dims)
+        spans = {"build": 1, "reuse": STATE_GROUPS - 1} if reuses else {"build": STATE_GROUPS}
     elif case.path.in_graph:  # one ledger of the whole capture
         writes = {name: steps * count for name, count in _updated(dims).items()}
         spans = {"slots": steps, "update": steps}

@@ -10,7 +10,7 @@ import torch
 
 from harness.case import Case
 from harness.engine.protocol import Engine
-from harness.errors import CaseError, NotDrivable
+from harness.errors import CaseError
 from harness.observation import Expectation
 from harness.rounds import Inputs
 from harness.sut.patches import Patches
@@ -19,7 +19,7 @@ from harness.sut.vllm.drafts import Drafts
 from harness.sut.vllm.expected import expectation
 from harness.sut.vllm.groups import make_groups
 from harness.sut.vllm.loader import Loaded, load
-from harness.sut.vllm.specification import SPECIFICATION
+from harness.sut.vllm.specification import SPECIFICATION, STATE_GROUPS, STATE_PATHS
 from harness.traffic import build_program
 from harness.types import Kernel, Mode, Path
 
@@ -89,7 +89,10 @@ class VllmSut:
         return outputs
 
     def refresh(self, bucket: int) -> None:
-        """Do nothing: in the graph, or in `decode`."""
+        """Build the metadata of state-space groups; drafts are refreshed in the graph, or in `decode`."""
+        if self._case.path in STATE_PATHS:
+            with self._calls():
+                self.drafts.refresh_states(bucket)
 
     def decode(self, bucket: int, replay: Callable[[int], None]) -> None:
         """Run the staged round's own loop, see `harness.sut.protocol.Interleaved`."""
@@ -118,6 +121,12 @@ class VllmSut:
             if updates == self.steps and not events.builds:
                 return path.value
             return f"none of the paths: {updates} updates captured, {events.builds} builds since the batch"
+        if path in STATE_PATHS:
+            alone = events.builds == STATE_GROUPS and not events.reuses
+            reused = events.builds == 1 and events.reuses == STATE_GROUPS - 1
+            if reused or alone:
+                return Path.BLOCK_TABLE_REUSE if reused else Path.INDEPENDENT
+            return f"none of the paths: {events.builds} builds, {events.reuses} reuses"
         if events.builds == self.steps and not events.updates:
             return path.value
         return f"none of the paths: {events.builds} builds and {events.updates} updates in a round"
@@ -141,7 +150,5 @@ def make_sut(case: Case, engine: Engine, span: SpanRecorder, version: str | None
         raise CaseError(f"{case.id}: path {case.path} is not one of vLLM's ({allowed})")
     if case.mode is not Mode.DECODE or case.kernel is not Kernel.FA3:
         raise CaseError(f"{case.id}: vLLM is driven in mode decode with kernel fa3")
-    if case.path in (Path.INDEPENDENT, Path.BLOCK_TABLE_REUSE):
-        raise NotDrivable(f"{case.path} is not driven yet")
     loaded = load(version, engine.device)
     return VllmSut(case, engine, span, loaded, max(build_program(case).buckets))
