@@ -42,7 +42,8 @@ class KnownFinding(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_o
     pooled: bool | None = None
     """Precondition: P > 1, or P = 1; None where it does not matter."""
     together: bool = False
-    """Whether several findings show the steps together: a wrong value may meet a sentinel or an older value."""
+    """Whether several findings show the steps together: a wrong value may meet a sentinel or an older
+    value."""
     versions: tuple[str, ...] = ()
     """Releases that have it, as the fact named like the system says; empty: every one."""
 

@@ -52,6 +52,11 @@ class RoundTruth:
             self._derived[key] = make()
         return cast(T, self._derived[key])
 
+    @property
+    def advances(self) -> bool:
+        """Whether leaves change from draft step to draft step: what a step read stands for them."""
+        return self.dims.own is not None and self.dims.own.advance is not None
+
     def at(self, step: int) -> RoundTruth:
         """Return what is right at a draft step."""
         return self.later[step - 1] if step and self.later else self

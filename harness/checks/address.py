@@ -89,7 +89,7 @@ def _built(subject: Subject, found: Findings) -> int:
                 )
                 found.add(
                     "host_wrong", message, subject=fact.name, bucket=fact.bucket, step=fact.step,
-                    round_name=record.name, hint="a Python value that a build got wrong, or that is not the capture's",
+                    round_name=record.name, hint="a Python value that a build got wrong",
                 )  # fmt: skip
     return facts
 

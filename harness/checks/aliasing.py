@@ -147,7 +147,7 @@ def _runner_views(walk: Walk, fields: Mapping[int, Mapping[str, FieldSpec]], fou
             message = f"{leaf.name} of step {leaf.step} does not lie in the runner's {spec.view_of}"
             found.add(
                 "not_a_view", message, subject=leaf.name, bucket=leaf.bucket, step=leaf.step,
-                hint="a copy made while the metadata was built: the graph reads what the runner no longer writes",
+                hint="a copy made while the metadata was built, which the runner no longer writes",
             )  # fmt: skip
 
 

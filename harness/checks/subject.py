@@ -101,15 +101,18 @@ class Subject:
         return {} if self.ordinary is None else {record.name: record for record in self.ordinary.rounds}
 
     def expected(self, record: RoundRecord, name: str, step: int = 0) -> tuple[Array, str] | None:
-        """Return the right value of a step's leaf and its digest: the oracle's, or the planner's reference."""
+        """Return the right value of a step's leaf and its digest: the oracle's, or the planner's
+        reference."""
         return expected_value(self.observation, self.truths[record.index].at(step), record, name)
 
     def staged(self, record: RoundRecord, name: str) -> bool:
-        """Whether a leaf, under its name in a ledger, is a view of the runner's inputs: staged and advanced."""
+        """Whether a leaf, under its name in a ledger, is a view of the runner's inputs: staged and
+        advanced."""
         return staged(self.truths[record.index].dims, name)
 
     def frozen_hosts(self) -> frozenset[str]:
-        """Return the host values that a later build may set otherwise than the capture did, by declaration."""
+        """Return the host values that a later build may set otherwise than the capture did, by
+        declaration."""
         dims = Dims.of(self.observation.case, self.observation.case.bucket)
         hosts = () if dims.own is None else dims.own.hosts(dims)
         return frozenset(host.name for host in hosts if host.frozen)

@@ -107,7 +107,7 @@ class RefreshObserver:
 
         read: what each step read in the graph, which stands for the leaves where they change between steps.
         """
-        cells = tuple(map(self._counted, read)) if self._truth.later else self._cells(look)
+        cells = tuple(map(self._counted, read)) if self._truth.advances else self._cells(look)
         return Refresh(self._facts, (), (), (), cells, walk)
 
     def _counted(self, cell: Cell) -> Cell:

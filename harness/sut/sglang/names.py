@@ -23,7 +23,7 @@ NAMES = Names(
         "sglang.srt.entrypoints",
         "sglang.srt.function_call",
         "sglang.srt.parser",
-        "sglang.srt.layers.attention.flashinfer_mla_backend",  # base class of the backend that has the counter
+        "sglang.srt.layers.attention.flashinfer_mla_backend",  # base class of the one with the counter
         "sglang.srt.layers.logits_processor",
         "sglang.srt.utils.hf_transformers_utils",
         "sglang.srt.utils.hf_transformers",

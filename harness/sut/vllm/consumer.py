@@ -1,6 +1,7 @@
 """The captured draft forward: it reads every leaf, and computes a checksum of what attention would read.
 
-Like real attention it shows neither a stale schedule nor where a tail key is written: those are judged themselves.
+Like real attention it shows neither a stale schedule nor where a tail key is written: those are judged
+themselves.
 """
 
 from __future__ import annotations
@@ -27,10 +28,11 @@ class Consumer:
     def read(self, leaves: Mapping[str, torch.Tensor], bucket: int) -> StepOutputs:
         """Copy every leaf; compute `checksum` and `out_of_range`, int64 `[bs]`.
 
-        checksum: of the row's live blocks, weighted by column, its lengths and its slots. out_of_range: how many
-        live entries of block tables name no block.
+        checksum: of the row's live blocks, weighted by column, its lengths and its slots. out_of_range: how
+        many live entries of block tables name no block.
         """
-        read = {name: leaf.clone() for name, leaf in leaves.items() if leaf.numel()}  # no kernel reads nothing
+        # An empty leaf is what no kernel is launched for.
+        read = {name: leaf.clone() for name, leaf in leaves.items() if leaf.numel()}
         rows = next(leaf for name, leaf in leaves.items() if name.endswith(".seq_lens")).to(torch.int64)
         total, outside = rows.clone(), torch.zeros_like(rows)
         live = self._columns[None, :] * self._tokens < rows[:, None]

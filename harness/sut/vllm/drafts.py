@@ -1,4 +1,5 @@
-"""vLLM's own draft decode loop, made without a model runner: its buffers, its methods, a consumer for a model.
+"""vLLM's own draft decode loop, made without a model runner: its buffers, its methods, a consumer for a
+model.
 
 A speculator is made without its `__init__`, which wants a model, by setting the attributes that draft decode
 reads. What runs afterwards is vLLM's code: block tables and slot mappings, the builders, the loops over the
@@ -206,8 +207,15 @@ class Drafts:
         self.speculator.decode_cudagraph_manager = launcher
         self._loop(self.live, bucket, self.seams.modes.FULL, self.lengths)
 
+    def rebuild(self, bucket: int) -> None:
+        """Build the staged batch in its bucket, as before an ordinary step."""
+        description = self.seams.capture.BatchExecutionDescriptor(self.seams.modes.FULL, bucket, bucket)
+        bounds = torch.tensor(self.lengths, dtype=torch.int32)
+        self.speculator._build_uniform_attn_metadata(description, self.live, 1, bounds, 1)
+
     def refresh_states(self, bucket: int) -> None:
-        """Build the metadata of the state-space groups: all at once, as the runner does, or each by itself."""
+        """Build the metadata of the state-space groups: all at once, as the runner does, or each by
+        itself."""
         description = self.seams.capture.BatchExecutionDescriptor(self.seams.modes.FULL, bucket, bucket)
         bounds, whole = torch.tensor(self.lengths, dtype=torch.int32), self.groups.attention
         alone = [[groups if groups is one else [] for groups in whole] for one in whole]
@@ -265,9 +273,10 @@ class Drafts:
 
 def _concrete(abstract: type[Any]) -> type[Any]:
     """Return a subclass that can be made: its methods that want a model are not called."""
-    made = type(f"Slim{abstract.__name__}", (abstract,), {})
+    made: Any = type(f"Slim{abstract.__name__}", (abstract,), {})
     made.__abstractmethods__ = frozenset()
-    return made
+    found: type[Any] = made
+    return found
 
 
 def _watched_states(released: type[Any], drafts: Drafts) -> type[Any]:
@@ -296,7 +305,7 @@ def _watched_speculator(seams: Seams, drafts: Drafts) -> type[Any]:
     """Return vLLM's speculator with the consumer for a model, and spans around builds and updates."""
     concrete = _concrete(seams.speculator)
 
-    class WatchedSpeculator(concrete):  # type: ignore[misc,valid-type]
+    class WatchedSpeculator(concrete):  # type: ignore[misc]
         def _build_attn_metadata(self, num_reqs: int, batch_desc: Any, *args: Any, **kwargs: Any) -> Any:
             with drafts.span("refresh"), drafts.span("build", len(drafts.events.outputs)):
                 found = super()._build_attn_metadata(num_reqs, batch_desc, *args, **kwargs)

@@ -1,6 +1,7 @@
 """What vLLM's paths declare of themselves: route, ledger and spans of one round.
 
-Argued from the released code, per draft step and leaf; a leaf counts once for every operation that touches its bytes.
+Argued from the released code, per draft step and leaf; a leaf counts once for every operation that touches
+its bytes.
 """
 
 from __future__ import annotations
@@ -45,8 +46,8 @@ def _built(dims: Dims, *, full: bool) -> dict[str, int]:
     """Return the writes of slot mappings and builds.
 
     Flattened, decode lengths are derived and then set to one; a batch with padded rows is expanded by torch
-    operations, which set the padded part by one of their own. Pooled lengths are divided in place, pooled slots filled
-    with padding before they are mapped.
+    operations, which set the padded part by one of their own. Pooled lengths are divided in place, pooled
+    slots filled with padding before they are mapped.
     """
     counts, pooled = _once(dims), dims.pool > 1
     if not native(dims):
@@ -62,8 +63,8 @@ def _built(dims: Dims, *, full: bool) -> dict[str, int]:
 def _updated(dims: Dims) -> dict[str, int]:
     """Return the writes of slot mappings and updates.
 
-    Decoded natively, the indexer's block table is the runner's, which the update copies onto itself. The released
-    tail update divides, multiplies and adds in place; the repaired one copies.
+    Decoded natively, the indexer's block table is the runner's, which the update copies onto itself. The
+    released tail update divides, multiplies and adds in place; the repaired one copies.
     """
     counts, pooled = _once(dims), dims.pool > 1
     if native(dims):

@@ -44,8 +44,8 @@ class Groups:
 def make_groups(case: Case, seams: Seams, largest: int, device: torch.device) -> Groups:
     """Make the groups of a case; call it where vLLM may be called.
 
-    A drafter: main attention and sparse indexer in one KV-cache group, and with P > 1 the tail ring of raw keys in
-    another. The reuse path: two groups of state-space layers of equal specification.
+    A drafter: main attention and sparse indexer in one KV-cache group, and with P > 1 the tail ring of raw
+    keys in another. The reuse path: two groups of state-space layers of equal specification.
     """
     layers = {"main": SimpleNamespace(prefill_backend=None)}
     states = case.path in STATE_PATHS

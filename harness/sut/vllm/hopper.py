@@ -22,8 +22,9 @@ OUTPUTS = {
     "kernel": ("decode_seq_lens_ptr", "expanded_block_table_ptr", "decode_lens_ptr",
                "compressed_slot_mapping_ptr"),
 }  # fmt: skip
-"""Names of the arguments that vLLM's Triton kernels write, by kernel; `kernel` is what the classes that wrap one
-call theirs. A kernel that is in no list declares nothing; what it writes then shows as an unattributed write."""
+"""Names of the arguments that vLLM's Triton kernels write, by kernel; `kernel` is what the classes that wrap
+one call theirs. A kernel that is in no list declares nothing; what it writes then shows as an unattributed
+write."""
 
 
 def declare_launches(patches: Patches, seams: Seams, beyond: Reach) -> None:

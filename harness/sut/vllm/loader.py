@@ -1,8 +1,8 @@
 """Loading vLLM: on a GPU with its own kernels, on a CPU in simulated CUDA.
 
-In both cases the platform object is a slim one. In simulated CUDA, vLLM believes in an H200, its Triton kernels run in
-Triton's interpreter, and what needs a GPU is a stand-in. All that is in force only inside `Loaded.calls()`:
-the rest of the process uses torch as it is.
+In both cases the platform object is a slim one. In simulated CUDA, vLLM believes in an H200, its Triton
+kernels run in Triton's interpreter, and what needs a GPU is a stand-in. All that is in force only inside
+`Loaded.calls()`: the rest of the process uses torch as it is.
 """
 
 from __future__ import annotations
@@ -60,8 +60,8 @@ class Loaded:
     ) -> Iterator[Patches]:
         """Within the block vLLM may be called; yields the stack that undoes further patches at its end.
 
-        beyond: tensors that kernels reach through tables of addresses. declared: whether launches on a GPU are
-        wrapped so that a ledger sees them; timings want them bare.
+        beyond: tensors that kernels reach through tables of addresses. declared: whether launches on a GPU
+        are wrapped so that a ledger sees them; timings want them bare.
         """
         with Patches() as patches:
             patches.enter(self.shim.active())

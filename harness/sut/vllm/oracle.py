@@ -1,7 +1,7 @@
 """The right value of every field of vLLM's draft metadata at one draft step, in NumPy only.
 
-Written from the released builders' documentation and code; shares no code with them. A padded row is computed as its
-declared policy says: as a row without a request, or as a request on null blocks.
+Written from the released builders' documentation and code; shares no code with them. A padded row is computed
+as its declared policy says: as a row without a request, or as a request on null blocks.
 """
 
 from __future__ import annotations
@@ -34,8 +34,8 @@ def blocks(dims: Dims, inputs: Inputs) -> Ints:
 def ring_blocks(dims: Dims, inputs: Inputs) -> Ints:
     """Block of every row's tail ring, `[bs]`: the number of the page in the middle of what the request held.
 
-    A request's ring is one block for its whole life in a server. Here it follows a page that the rounds move often,
-    so that rings move between rounds, are freed and are given to others; within a round it stays.
+    A request's ring is one block for its whole life in a server. Here it follows a page that the rounds move
+    often, so that rings move between rounds, are freed and are given to others; within a round it stays.
     """
     staged = np.maximum(inputs.lengths - inputs.advanced, 1)
     middle = (staged - 1) // (PHYSICAL_PAGE * dims.pool) // 2
@@ -43,7 +43,8 @@ def ring_blocks(dims: Dims, inputs: Inputs) -> Ints:
 
 
 def longest(dims: Dims, inputs: Inputs, captured: bool) -> object:
-    """Upper bound of lengths that a build is given: the longest request and its drafts; at capture, the model's."""
+    """Upper bound of lengths that a build is given: the longest request and its drafts; at capture, the
+    model's."""
     staged = int(inputs.lengths[: inputs.live].max(initial=0)) - inputs.advanced
     return dims.width if captured else min(staged + dims.steps, dims.width)
 

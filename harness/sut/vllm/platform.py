@@ -35,7 +35,7 @@ def real_device() -> Device:
 def make_platform(interface: Any, device: Device) -> Any:
     """Return a CUDA platform of vLLM's own base class (`interface`: `vllm.platforms.interface`)."""
 
-    class SlimCudaPlatform(interface.Platform):  # type: ignore[misc,name-defined]
+    class SlimCudaPlatform(interface.Platform):  # type: ignore[misc]
         """The part of vLLM's CUDA platform that metadata builders ask."""
 
         _enum = interface.PlatformEnum.CUDA

@@ -1,7 +1,7 @@
 """A repaired update of the tail ring's slots, as a subclass of the released builder.
 
-The released update takes each row's block from the slot mapping that it wrote last. This one takes it from the
-block table in force, which is a persistent tensor of the runner's, as the indexer's update does.
+The released update takes each row's block from the slot mapping that it wrote last. This one takes it from
+the block table in force, which is a persistent tensor of the runner's, as the indexer's update does.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ def repaired_tail_builder(seams: Seams) -> type[Any]:
 
 @cache
 def _subclass(released: type[Any]) -> type[Any]:
-    class RepairedTailBuilder(released):  # type: ignore[misc,valid-type]
+    class RepairedTailBuilder(released):  # type: ignore[misc]
         """Derives every slot from the current block table and the current position."""
 
         def build(self, common_prefix_len: int, common_attn_metadata: Any, fast_build: bool = False) -> Any:

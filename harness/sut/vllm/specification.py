@@ -1,8 +1,8 @@
 """The metadata of vLLM's draft decode steps: fields, host values, and how a batch advances from step to step.
 
 Source: the builders and the runner of vLLM 0.33.0. S drafted tokens take S - 1 decode steps of one token per
-request; lengths and positions count up in the graph, those of padded rows too, and everything else follows. One
-metadata object serves all steps. Names are those of the metadata objects, below the KV-cache group's own.
+request; lengths and positions count up in the graph, those of padded rows too, and everything else follows.
+One metadata object serves all steps. Names are those of the metadata objects, below the KV-cache group's own.
 """
 
 from __future__ import annotations
@@ -98,7 +98,8 @@ def _spec(
 
 
 def draft_fields(dims: Dims) -> tuple[FieldSpec, ...]:
-    """Return the fields of a drafter's groups: sparse indexer, main attention and, with P > 1, the tail ring."""
+    """Return the fields of a drafter's groups: sparse indexer, main attention and, with P > 1, the tail
+    ring."""
     pooled, fused = dims.pool > 1, updates(dims)
     together = native(dims)
     counted = Padding.CAPTURED if fused else Padding.BUILT
@@ -108,27 +109,44 @@ def draft_fields(dims: Dims) -> tuple[FieldSpec, ...]:
     fields = [
         _spec("indexer.seq_lens", "int32", _bucket, view="seq_lens", staged=True, padding=Padding.ADVANCES),
         _spec(
-            "indexer.slot_mapping", "int64", _bucket, view="" if pooled else "slot_mappings[0]",
+            "indexer.slot_mapping",
+            "int64",
+            _bucket,
+            view="" if pooled else "slot_mappings[0]",
             padding=Padding.ADVANCES if pooled and fused else Padding.BUILT,
         ),
         _spec("indexer.block_table", "int32", _table, view="block_tables[0]", staged=True, **table),
         _spec(
-            "indexer.decode.block_table", "int32", _table, view="block_tables[0]" if together else "",
-            staged=together, **table,
+            "indexer.decode.block_table",
+            "int32",
+            _table,
+            view="block_tables[0]" if together else "",
+            staged=together,
+            **table,
         ),
         _spec("indexer.decode.seq_lens", "int32", _column, padding=lengths),
-        _spec("indexer.decode.decode_lens", "int32", _bucket, padding=counted if together else Padding.CAPTURED, constant=True),
+        _spec(
+            "indexer.decode.decode_lens",
+            "int32",
+            _bucket,
+            padding=counted if together else Padding.CAPTURED,
+            constant=True,
+        ),
         _spec("indexer.decode.schedule_metadata", "int32", _schedule, padding=lengths, top=dims.bucket),
         _spec("indexer.decode.per_req_decode_lens", "int32", _bucket, padding=counted, constant=True),
         _spec("main.query_start_loc", "int32", _offsets, view="query_start_loc", staged=True),
         _spec("main.slot_mapping", "int64", _bucket, view="slot_mappings[0]"),
         _spec("main.block_table", "int32", _table, view="block_tables[0]", staged=True, **table),
         _spec(
-            "main.req_id_per_token", "int32", _bucket, padding=Padding.OWN if fused else Padding.BUILT, top=rows,
+            "main.req_id_per_token",
+            "int32",
+            _bucket,
+            padding=Padding.OWN if fused else Padding.BUILT,
+            top=rows,
             constant=True,
         ),
         _spec("main.seq_lens", "int32", _bucket, view="seq_lens", staged=True, padding=Padding.ADVANCES),
-    ]  # fmt: skip
+    ]
     if pooled:
         fields += [
             _spec("tail.seq_lens", "int32", _bucket, view="seq_lens", staged=True, padding=Padding.ADVANCES),
@@ -223,7 +241,7 @@ def _ahead(model: Model) -> int:
     return max(variant.steps for variant in model.variants) - 2
 
 
-def _matters(case: Case) -> dict[str, object]:
+def _matters(case: Case) -> dict[str, Any]:
     return {"steps": case.variant.steps, "path": case.path}
 
 

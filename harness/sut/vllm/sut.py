@@ -99,6 +99,11 @@ class VllmSut:
         with self._calls():
             self.drafts.decode(bucket, replay)
 
+    def rebuild(self) -> None:
+        """Build the staged batch's metadata once more, outside of everything."""
+        with self._calls():
+            self.drafts.rebuild(self._bucket)
+
     def eager(self, rows: int) -> None:
         """Run a batch larger than any bucket without a graph, through the same builders."""
         with self._calls():
