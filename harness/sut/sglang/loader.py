@@ -32,6 +32,7 @@ from harness.sut.sglang.names import NAMES
 from harness.sut.sglang.site import Site, locate
 from harness.sut.shim import PlaceholderModule, Shim
 from harness.sut.simulated import check_interpreter
+from harness.sut.toolkit import toolkit
 
 _MARK = "_replay_harness_loaded"
 """Attribute of the module `sglang` that holds the process's `Loaded`: a process imports SGLang once."""
@@ -127,7 +128,7 @@ def load(version: str | None, device: torch.device) -> Loaded:
 
 def _load_real(site: Site) -> Loaded:
     check_interpreter(wanted=False)
-    os.environ["CUDA_HOME"] = cuda.toolkit()
+    os.environ["CUDA_HOME"] = toolkit()
     torch.cuda.current_device()  # initialises CUDA, so that SGLang asks torch for the architecture, not NVML
     if not site.slim:
         found = _import(site, contextlib.nullcontext())

@@ -14,7 +14,7 @@ import io
 import os
 import sys
 import warnings
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -29,6 +29,7 @@ from harness.sut.patches import Patches
 from harness.sut.shim import Shim
 from harness.sut.simulated import check_interpreter
 from harness.sut.slim import Site
+from harness.sut.toolkit import toolkit
 from harness.sut.vllm import seams
 from harness.sut.vllm.hopper import declare_launches
 from harness.sut.vllm.names import NAMES
@@ -166,7 +167,6 @@ def _environment(patches: Patches, site: Site, simulated: bool) -> None:
 
 def _real_schedule(found: seams.Seams) -> None:
     """Give vLLM's wrapper DeepGEMM's schedule, which it would look for among its vendored packages."""
-    toolkit: Callable[[], str] = importlib.import_module("harness.sut.sglang.cuda").toolkit
     os.environ["CUDA_HOME"] = toolkit()
     sys.modules.pop("deep_gemm", None)
     deep_gemm = importlib.import_module("deep_gemm")
@@ -185,6 +185,6 @@ def _facts(site: Site, found: seams.Seams, shim: Shim, device: Device, simulated
         "vllm.file": f"{file.relative_to(site.folder)} sha256 {digest}",
         "vllm.real": REAL_PARTS,
         "vllm.stand_ins": f"{STAND_INS if simulated else 'platform object'}; {missing}",
-        "vllm.device": device.name,
+        "vllm.device": f"{device.name}, simulated" if simulated else device.name,
         "triton": triton.__version__,
     }
