@@ -282,7 +282,7 @@ def _concrete(abstract: type[Any]) -> type[Any]:
 def _watched_states(released: type[Any], drafts: Drafts) -> type[Any]:
     """Return a builder of state-space metadata with a span around its reuse."""
 
-    class WatchedStates(released):  # type: ignore[misc,valid-type]
+    class WatchedStates(released):  # type: ignore[misc]
         def update_block_table(self, *args: Any, **kwargs: Any) -> Any:
             with drafts.reused():
                 return super().update_block_table(*args, **kwargs)
@@ -305,7 +305,7 @@ def _watched_speculator(seams: Seams, drafts: Drafts) -> type[Any]:
     """Return vLLM's speculator with the consumer for a model, and spans around builds and updates."""
     concrete = _concrete(seams.speculator)
 
-    class WatchedSpeculator(concrete):  # type: ignore[misc]
+    class WatchedSpeculator(concrete):  # type: ignore[misc,valid-type]
         def _build_attn_metadata(self, num_reqs: int, batch_desc: Any, *args: Any, **kwargs: Any) -> Any:
             with drafts.span("refresh"), drafts.span("build", len(drafts.events.outputs)):
                 found = super()._build_attn_metadata(num_reqs, batch_desc, *args, **kwargs)

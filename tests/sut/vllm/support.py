@@ -18,7 +18,7 @@ from harness.types import Drill, EngineKind, Mode, Path
 from harness.worker import Worker
 
 ROOT = FilePath(__file__).parent.parent.parent.parent
-CPU = torch.device("cpu")
+CPU, CUDA = torch.device("cpu"), torch.device("cuda")
 
 
 @cache
@@ -58,6 +58,6 @@ def worker(engine: EngineKind) -> Worker:
 
 def verified(of: Case) -> CaseResult:
     """Drive a case and judge it as `verify` does."""
-    loaded(CPU if of.engine is EngineKind.TAPE else torch.device("cuda"))
+    loaded(CPU if of.engine is EngineKind.TAPE else CUDA)
     (result,) = worker(of.engine).run((of,))
     return result
