@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import product
 
 from harness.case import Model
 from harness.errors import UsageError
-from harness.specification import Specification, specification_of
+from harness.specification import Constraint, Specification, specification_of
 from harness.types import Drill, Kernel, Mode, Path, Precision
 
 EMBEDDED = "embedded"
@@ -31,16 +31,6 @@ FUSED_PATHS = (Path.SHARED, Path.SHARED_IN_GRAPH)
 PACKAGE_PATHS = (Path.RELEASED, Path.SHARED, Path.SHARED_IN_GRAPH)
 BETWEEN_STEPS = (Path.SIBLING_COPY, Path.MULTI_DESTINATION_COPY)
 """Paths that copy from one draft step to others: they need several."""
-
-
-@dataclass(frozen=True)
-class Constraint:
-    """Combinations that make no sense, with the reason that reports print."""
-
-    reason: str
-    forbids: Callable[[Mapping[str, object], Mapping[str, Model]], bool]
-    packages_only: bool = False
-    """Whether it holds for packages alone, not for the embedded system."""
 
 
 CONSTRAINTS: tuple[Constraint, ...] = (
@@ -77,6 +67,8 @@ class Axes:
     values: Mapping[str, tuple[object, ...]]
     musts: tuple[Mapping[str, object], ...] = field(default=())
     """Must-have combinations: partial assignments, each in at least one case."""
+    constraints: tuple[Constraint, ...] = CONSTRAINTS
+    """Combinations that make no sense."""
 
 
 def axes_of(models: Sequence[Model], sut: str) -> Axes:
@@ -103,9 +95,12 @@ def axes_of(models: Sequence[Model], sut: str) -> Axes:
     }
     own = specification_of(sut)
     if own is not None:
+        if own.ordinary:
+            values["path"] = tuple(own.ordinary)
         values = {name: _restricted(sut, name, all_, own) for name, all_ in values.items()}
     musts = _musts(models, values, embedded=embedded)
-    return Axes(values, tuple(must for must in musts if all(must[name] in values[name] for name in must)))
+    kept = tuple(must for must in musts if all(must[name] in values[name] for name in must))
+    return Axes(values, kept, CONSTRAINTS if own is None else (*CONSTRAINTS, *own.constraints))
 
 
 def _restricted(sut: str, axis: str, values: tuple[object, ...], own: Specification) -> tuple[object, ...]:

@@ -94,6 +94,8 @@ class Model(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tru
     """Rounds added to the generated ones."""
     matrix: bool = True
     """Whether the default matrix includes this model."""
+    systems: tuple[str, ...] = ()
+    """The systems that it is for, outside the default matrix of all others; empty: every system."""
 
     @property
     def page_tokens(self) -> int:

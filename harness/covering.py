@@ -8,7 +8,7 @@ from itertools import combinations, product
 import numpy as np
 from numpy.typing import NDArray
 
-from harness.axes import AXES, CONSTRAINTS, Axes, Combination
+from harness.axes import AXES, Axes, Combination
 from harness.case import Model
 from harness.rounds import OWN_INPUTS
 from harness.types import Drill, Kernel, Path
@@ -35,10 +35,10 @@ class Table:
         for index, row in enumerate(product(*(axes.values[name] for name in names))):
             values = dict(zip(names, row, strict=True))
             if values["steps"] not in allowed[str(values["model"])]:
-                verdicts[index] = len(CONSTRAINTS) + 1
+                verdicts[index] = len(axes.constraints) + 1
             elif values["bucket"] not in own[str(values["model"])]:
-                verdicts[index] = len(CONSTRAINTS) + 2
-            for number, constraint in enumerate(CONSTRAINTS, start=1):
+                verdicts[index] = len(axes.constraints) + 2
+            for number, constraint in enumerate(axes.constraints, start=1):
                 applies = package or not constraint.packages_only
                 if not verdicts[index] and applies and constraint.forbids(values, models):
                     verdicts[index] = number
@@ -95,7 +95,7 @@ class Table:
 
     def not_applicable(self) -> tuple[tuple[str, str], ...]:
         """Return (number of combinations, reason) of what the constraints take out."""
-        reasons = [constraint.reason for constraint in CONSTRAINTS]
+        reasons = [constraint.reason for constraint in self._axes.constraints]
         reasons += ["the model has no such S/k/N variant", "the model has no such bucket"]
         counts = np.bincount(self._reasons, minlength=len(reasons) + 1)
         return tuple(

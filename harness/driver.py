@@ -33,10 +33,11 @@ from harness.probe.leaves import Look
 from harness.probe.observers import Before
 from harness.probe.said import listening
 from harness.probe.staged import Staged
+from harness.probe.turns import Turns
 from harness.rounds import Captured, Churn, Disturbance, Eager, Program, Round
-from harness.sut.protocol import Pausable, StepOutputs, Sut, SutFactory
+from harness.sut.protocol import Interleaved, Pausable, StepOutputs, Sut, SutFactory
 from harness.truth import RoundTruth, Truth
-from harness.types import Drill, Path
+from harness.types import Drill
 
 References = Mapping[str, NDArray[np.generic]]
 
@@ -249,7 +250,7 @@ class Run:
     def _round(self, index: int, round_: Round, recaptured: bool) -> RoundRecord:
         truth = self._round_truth(round_)
         references = self._ask_references(round_, truth)
-        in_graph = self.case.path is Path.SHARED_IN_GRAPH
+        in_graph, interleaved = self.case.path.in_graph, self.case.path.interleaved
         audit = self.probes and self._audited(index)
         refreshes: list[Refresh] = []
         replay: Replay | None = None
@@ -260,10 +261,12 @@ class Run:
             staged = self._stage(round_, truth)
             if in_graph:
                 refresh, replay = self._in_graph(index, round_, truth, salt, references)
+            elif interleaved:
+                refresh, replay = self._interleaved(round_, truth, salt)
             else:
                 refresh, before, look = self._refresh(index, round_, truth, salt, references)
             refreshes.append(replace(refresh, staging=staged) if staged else refresh)
-        if not in_graph:
+        if not in_graph and not interleaved:
             left = next((cell for cell in refreshes[-1].cells if cell.poisoned), None)
             if left is not None and not self.sut.tolerates_poison:
                 skipped = f"{left.name} of step {left.step} still holds the sentinel"
@@ -342,7 +345,20 @@ class Run:
         before = None if self._delayed(index) else Before.of(self._look(), round_.bucket, metadata=False)
         replay = self._replay(index, round_, truth, before)
         look = self._look()
-        return observer.result_in_graph(look, self._walk(look)), replay
+        return observer.result_in_graph(look, self._walk(look), replay.read), replay
+
+    def _interleaved(self, round_: Round, truth: RoundTruth, salt: int) -> tuple[Refresh, Replay]:
+        """Let the system run its own loop, in which every draft step's refresh is followed by its replay."""
+        sut = self.sut
+        if not isinstance(sut, Interleaved):
+            raise NotDrivable(f"{sut.name} has no loop of refreshes and replays")
+        captured = self._graphs[round_.bucket]
+        turns = Turns(
+            sut, self.engine, self._instruments, captured.graph, captured.outputs[0], truth, salt,
+            probes=self.probes,
+        )  # fmt: skip
+        with _system(f"draft steps of round {round_.name}"):
+            return turns.run()
 
     def _delayed(self, index: int) -> bool:
         chosen = self.program.delayed
@@ -392,7 +408,7 @@ class Run:
                 freed = (str(error),)
         look = self._look()
         replay = observer.result(look, self._walk(look), freed=freed, delayed=True)
-        if self.case.path is not Path.SHARED_IN_GRAPH and following.bucket == round_.bucket:
+        if not self.case.path.in_graph and following.bucket == round_.bucket:
             cells = self._instruments.cells(look, self._round_truth(following))
             replay = replace(replay, after=cells)
         return replace(replay, races=self.engine.races())

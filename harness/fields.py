@@ -7,7 +7,7 @@ specification, section 2; names are those of SGLang's `DSAMetadata` and `KPoolWr
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum
 
 import numpy as np
@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from harness.case import PHYSICAL_PAGE, Case, PlanRule
 from harness.rounds import Inputs
 from harness.specification import Specification, specification_of
-from harness.types import Kernel, Mode, Role
+from harness.types import Kernel, Mode, Path, Role
 
 IntArray = NDArray[np.int64]
 
@@ -40,12 +40,16 @@ class Dims:
     plan: PlanRule
     own: Specification | None = None
     """What the system's metadata is where it is not DSA's."""
+    steps: int = 0
+    """Speculative steps, where the metadata depends on them."""
+    path: Path | None = None
+    """How it is refreshed, where padded rows depend on it."""
 
     @classmethod
     def of(cls, case: Case, bucket: int) -> Dims:
         """Return the dimensions of a case's metadata in one bucket."""
-        geometry = case.geometry
-        return cls(
+        geometry, own = case.geometry, specification_of(case.sut)
+        dims = cls(
             mode=case.mode,
             kernel=case.kernel,
             pool=case.model.index_kpool,
@@ -55,8 +59,9 @@ class Dims:
             draft_tokens=case.metadata_tokens,
             num_sms=geometry.num_sms,
             plan=geometry.plan,
-            own=specification_of(case.sut),
+            own=own,
         )
+        return dims if own is None else replace(dims, **own.matters(case))
 
     @property
     def expanded(self) -> bool:
@@ -109,6 +114,23 @@ class Sharing(Enum):
     """Within a step: a view of `dsa_seqlens_expanded` (target-verify, draft-extend)."""
     BUCKET_SLICE = "bucket_slice"
     """Across buckets of one backend: a slice of one buffer."""
+    RUNNER_VIEW = "runner_view"
+    """A view of a buffer of the runner's (`FieldSpec.view_of`), as others may be, in every bucket."""
+
+
+class Padding(Enum):
+    """What a leaf's padded rows hold."""
+
+    BUILT = "built"
+    """What an ordinary build gives for a row that holds no request."""
+    ADVANCES = "advances"
+    """What it would give for a request on null blocks that has as many tokens as draft steps have passed."""
+    CAPTURED = "captured"
+    """What it gives for a captured row: as if the row held a request."""
+    OWN = "own"
+    """A value of their own, given by the oracle."""
+    FREE = "free"
+    """Anything: never compared."""
 
 
 def _always(dims: Dims) -> bool:
@@ -138,6 +160,13 @@ class FieldSpec:
     """Derived from lengths or tables rather than copied from the precomputed base fields."""
     mask: Callable[[Dims, Inputs], NDArray[np.bool_]] | None = None
     """With `Live.MASKED`: which elements a refresh defines, bool of the leaf's shape."""
+    padding: Padding = Padding.BUILT
+    view_of: str = ""
+    """The runner's buffer that the leaf is a view of: its name below `runner` in the backend's state."""
+    constant: bool = False
+    """Whether every refresh gives the same value: that it was left out shows by the sentinel alone."""
+    top: int = 0
+    """Highest value that is safe to read by mistake; 0: as the name says (`probe.sentinels`)."""
 
 
 def _pooled(dims: Dims) -> bool:
@@ -278,6 +307,8 @@ FIELDS: tuple[FieldSpec, ...] = (
     _spec("kpool_write_plan.effective_n_per_batch", "int32", _bucket, exists=_pooled_extend, derived=True),
 )  # fmt: skip
 
+RUNNER = "runner"
+"""Name, in a backend's state, below which the buffers hang that belong to the runner."""
 COUNTER = "multi_ctas_kv_counter_buffer"
 """The KV counter's leaf name: per backend, never shared, zero before and after every launch."""
 
@@ -285,6 +316,8 @@ COUNTER = "multi_ctas_kv_counter_buffer"
 def fields_for(dims: Dims) -> dict[str, FieldSpec]:
     """Return the fields that exist with these dimensions, by name, in the specification's order."""
     known = FIELDS if dims.own is None else dims.own.fields
+    if callable(known):
+        known = known(dims)
     return {field.name: field for field in known if field.exists(dims)}
 
 
@@ -308,8 +341,19 @@ def write_starts(dims: Dims, inputs: Inputs) -> IntArray:
 def live_mask(field: FieldSpec, dims: Dims, inputs: Inputs) -> NDArray[np.bool_] | None:
     """Return which elements of the leaf are defined, bool of the leaf's shape; None means all of them.
 
-    Plans have no mask (`canonical_plan` picks their rows); ELSEWHERE leaves are wholly defined.
+    Plans have no mask (`canonical_plan` picks their rows); ELSEWHERE leaves are wholly defined. Padded rows
+    that may hold anything are not.
     """
+    mask = _live_columns(field, dims, inputs)
+    if field.padding is not Padding.FREE or inputs.live == dims.bucket:
+        return mask
+    shape = field.shape(dims)
+    rows = np.arange(shape[0]) < inputs.live * (dims.rows // dims.bucket)
+    live = np.broadcast_to(rows.reshape(-1, *[1] * (len(shape) - 1)), shape)
+    return live if mask is None else live & mask
+
+
+def _live_columns(field: FieldSpec, dims: Dims, inputs: Inputs) -> NDArray[np.bool_] | None:
     if field.live is Live.MASKED:
         return None if field.mask is None else field.mask(dims, inputs)
     unit = {Live.TOKENS: 1, Live.PAGES: PHYSICAL_PAGE, Live.POOLED_PAGES: PHYSICAL_PAGE * dims.pool}

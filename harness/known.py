@@ -41,6 +41,9 @@ class KnownFinding(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_o
     """Precondition: None where it does not matter."""
     pooled: bool | None = None
     """Precondition: P > 1, or P = 1; None where it does not matter."""
+    together: bool = False
+    """Whether several findings show the steps together: a wrong value may meet a sentinel or an older
+    value."""
     versions: tuple[str, ...] = ()
     """Releases that have it, as the fact named like the system says; empty: every one."""
 
@@ -67,8 +70,13 @@ class KnownFinding(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_o
 
     def explains(self, finding: Finding, backends: int) -> bool:
         """Whether a finding is this one, in exactly the declared field and steps."""
-        wanted = {step for step in self.steps if step < backends}
-        return finding.check in self.checks and finding.field in self.fields and set(finding.steps) == wanted
+        wanted, shown = self.expected_steps(backends), set(finding.steps)
+        exact = shown <= wanted if self.together else shown == wanted
+        return finding.check in self.checks and finding.field in self.fields and exact
+
+    def expected_steps(self, backends: int) -> set[int]:
+        """Return the steps that have to show it, of a case with so many backends."""
+        return {step for step in self.steps if step < backends}
 
 
 class _KnownFile(msgspec.Struct, forbid_unknown_fields=True):
@@ -120,7 +128,11 @@ def _verdict(verdict: Verdict, findings: tuple[Finding, ...]) -> Verdict:
 
 
 def _absent(entry: KnownFinding, results: list[CheckResult], subject: Subject) -> tuple[Finding, ...]:
-    seen = {f.field for result in results for f in result.findings if f.known == entry.id}
+    wanted = entry.expected_steps(subject.observation.case.backends)
+    steps: dict[str, set[int]] = {}
+    for finding in (f for result in results for f in result.findings if f.known == entry.id):
+        steps.setdefault(finding.field, set()).update(finding.steps)
+    seen = {name for name, shown in steps.items() if shown == wanted}
     return tuple(
         Finding(
             check="known",

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from itertools import combinations
 
 from harness.case import PHYSICAL_PAGE, Case
+from harness.specification import specification_of
 from harness.types import Mode
 
 SEGMENT = 256
@@ -34,11 +35,15 @@ class Scale:
     """Workers of the paged-MQA schedule."""
     thresholds: tuple[tuple[int, int], ...]
     """The plan's (threshold, cap) candidates, ascending."""
+    ahead: int = 0
+    """Tokens by which a request may grow within a round."""
+    idle: bool = True
+    """Whether a batch without any request is run."""
 
     @classmethod
     def of(cls, case: Case) -> Scale:
         """Return the scale of a case's requests."""
-        geometry = case.geometry
+        geometry, own = case.geometry, specification_of(case.sut)
         return cls(
             mode=case.mode,
             pool=case.model.index_kpool,
@@ -47,6 +52,8 @@ class Scale:
             width=geometry.width,
             workers=geometry.num_sms,
             thresholds=geometry.plan.candidates,
+            ahead=0 if own is None else own.ahead(case.model),
+            idle=own is None or own.idle,
         )
 
     @property
@@ -95,7 +102,8 @@ class Scale:
 
     def live(self, length: int) -> int:
         """Tokens whose table columns are defined."""
-        return length + (self.draft_tokens if self.mode is Mode.TARGET_VERIFY else 0)
+        live = length + (self.draft_tokens if self.mode is Mode.TARGET_VERIFY else self.ahead)
+        return min(live, self.width) if self.ahead else live
 
     def columns(self, length: int) -> int:
         """Model pages that the live tokens reach."""

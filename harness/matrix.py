@@ -72,7 +72,7 @@ def covering_array(
     Where the selection names a model that is kept out of the default matrix, the array is one over
     the named models alone.
     """
-    chosen = _chosen(models, selection or Selection())
+    chosen = _chosen(models, selection or Selection(), sut)
     if not chosen:
         return Plan()
     axes = axes_of(chosen, sut)
@@ -85,7 +85,7 @@ def full_matrix(
     models: Mapping[str, Model], sut: str, engine: EngineKind, selection: Selection | None = None
 ) -> Plan:
     """Return the cross product of all axes, constraints applied, filtered by `selection`."""
-    chosen = _chosen(models, selection or Selection())
+    chosen = _chosen(models, selection or Selection(), sut)
     if not chosen:
         return Plan()
     axes = axes_of(chosen, sut)
@@ -98,7 +98,7 @@ def uncovered(
     cases: Iterable[Case], models: Mapping[str, Model], sut: str
 ) -> tuple[tuple[Mapping[str, object], ...], tuple[Mapping[str, object], ...]]:
     """Return (pairs, must-haves) that some allowed combination has and no case; both empty if it covers."""
-    axes = axes_of([model for model in models.values() if model.matrix], sut)
+    axes = axes_of(_chosen(models, Selection(), sut), sut)
     table = Table(axes, models)
     have = np.array([table.encode(combination_of(case)) for case in cases])
     pairs: list[Mapping[str, object]] = []
@@ -152,12 +152,18 @@ def _variant(model: Model, steps: int) -> Variant:
     return next(variant for variant in model.variants if variant.steps == steps)
 
 
-def _chosen(models: Mapping[str, Model], selection: Selection) -> list[Model]:
+def _chosen(models: Mapping[str, Model], selection: Selection, sut: str) -> list[Model]:
     """Return the models that take part: the default matrix's, or just the named ones if one is not in it.
+
+    A system that has models of its own takes those alone.
 
     A case that is named names its model, so that a report's command runs it again as it stands.
     """
     names = selection.models or tuple(case.partition("/")[0] for case in selection.cases)
+    models = {name: model for name, model in models.items() if not model.systems or sut in model.systems}
+    own = [model for model in models.values() if model.systems]
+    if own:
+        return own
     named = [models[name] for name in dict.fromkeys(names) if name in models]
     if any(not model.matrix for model in named):
         return named

@@ -63,8 +63,9 @@ def _around(subject: Subject, index: int, finding: Finding) -> Around | None:
 
 
 def _leaf(subject: Subject, record: RoundRecord, finding: Finding, first: Difference) -> _Pair | None:
-    expected = subject.expected(record, finding.field)
-    truth = subject.truths[record.index]
+    step = min(finding.steps, default=0)
+    expected = subject.expected(record, finding.field, step)
+    truth = subject.truths[record.index].at(step)
     spec = truth.fields.get(finding.field)
     if expected is None or spec is None:
         return None

@@ -236,6 +236,12 @@ class Expectation:
     host_values: Mapping[str, str] = field(default_factory=dict)
     """Host attributes of the bucket's metadata by name, as `HostFact.value` prints them: what a graph of
     this bucket has to freeze, in every step."""
+    padded_writes: tuple[LedgerEntry, ...] = ()
+    """Expected ledger of a refresh of a batch with padded rows, where it is another one."""
+
+    def ledger(self, *, padded: bool) -> tuple[LedgerEntry, ...]:
+        """Return the expected ledger of one refresh; padded: of a batch with padded rows."""
+        return self.padded_writes if padded and self.padded_writes else self.writes
 
 
 @dataclass(frozen=True)

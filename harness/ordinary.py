@@ -9,6 +9,7 @@ import msgspec
 from harness.axes import OURS
 from harness.case import Case
 from harness.rounds import OWN_INPUTS, rounds_key
+from harness.specification import specification_of
 from harness.types import Drill, Kernel, Mode, Path
 
 
@@ -23,6 +24,10 @@ def ordinary_of(case: Case) -> Case:
     counter. For a released package it is its own single-backend refresh (S = 2 in decode), which no
     multi-step path's fault can touch.
     """
+    own = specification_of(case.sut)
+    if own is not None and own.ordinary:
+        same_inputs = case.drill if case.drill in OWN_INPUTS else Drill.PLAIN
+        return replace(case, path=own.ordinary[case.path], drill=same_inputs)
     decode = case.mode is Mode.DECODE
     drill = case.drill if case.drill in OWN_INPUTS else Drill.PLAIN
     kernel = Kernel.FA3 if case.kernel is Kernel.TRTLLM else case.kernel

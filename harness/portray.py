@@ -8,7 +8,6 @@ from collections.abc import Iterable, Iterator, Sequence
 from harness.checks.subject import Subject
 from harness.observation import LeafFact, LedgerEntry, Observation, Span
 from harness.picture import CasePicture, Moment, StorageMap, Strip, Timeline, Track
-from harness.types import Path
 
 _Treated = tuple[int, str, tuple[int, ...], tuple[int, ...]]
 _Ledger = tuple[Moment, tuple[LedgerEntry, ...], tuple[Span, ...], dict[tuple[int, str], int]]
@@ -94,10 +93,11 @@ def _tracks(rows: Iterable[_Treated]) -> tuple[Track, ...]:
 
 def _moments(subject: Subject) -> Iterator[_Ledger]:
     observation = subject.observation
-    in_graph = observation.case.path is Path.SHARED_IN_GRAPH
+    in_graph = observation.case.path.in_graph
 
-    def declared(bucket: int) -> dict[tuple[int, str], int]:
-        writes = observation.expected_of(bucket).writes
+    def declared(bucket: int, live: int | None = None) -> dict[tuple[int, str], int]:
+        padded = live is not None and live < bucket
+        writes = observation.expected_of(bucket).ledger(padded=padded)
         return {(entry.step, entry.name): entry.writes for entry in writes}
 
     def captures(before: int) -> Iterator[_Ledger]:
@@ -121,4 +121,5 @@ def _moments(subject: Subject) -> Iterator[_Ledger]:
             skipped = f"not replayed: {record.skipped}" if record.skipped else ""
             note = "; ".join(part for part in (round_.why, skipped, delayed, again) if part)
             moment = Moment("refresh", record.name, round_.bucket, replay is not None, note)
-            yield moment, refresh.ledger, refresh.spans, {} if in_graph else declared(round_.bucket)
+            wanted = {} if in_graph else declared(round_.bucket, len(round_.lengths))
+            yield moment, refresh.ledger, refresh.spans, wanted

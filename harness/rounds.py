@@ -107,6 +107,8 @@ class Inputs:
     """`[bucket]`, draft-extend's accepted tokens, padded with N."""
     table: NDArray[np.int32]
     """`req_to_token`, `[requests, W]`."""
+    advanced: int = 0
+    """Draft steps by which lengths have advanced since the round was staged."""
 
 
 def length_fill(mode: Mode, index_kpool: int, draft_tokens: int) -> int:
@@ -128,11 +130,21 @@ def expand_table(pages: NDArray[np.int32], page_tokens: int) -> NDArray[np.int32
 
 
 def pad_round(
-    round_: Round, table: NDArray[np.int32], mode: Mode, index_kpool: int, draft_tokens: int
+    round_: Round,
+    table: NDArray[np.int32],
+    mode: Mode,
+    index_kpool: int,
+    draft_tokens: int,
+    fill: int | None = None,
 ) -> Inputs:
-    """Pad a round's rows to its bucket; `table` is its expanded request table."""
+    """Pad a round's rows to its bucket; `table` is its expanded request table.
+
+    fill: length of a padded row, by default the mode's `length_fill`.
+    """
     bucket, live = round_.bucket, len(round_.lengths)
-    lengths = np.full(bucket, length_fill(mode, index_kpool, draft_tokens), np.int64)
+    if fill is None:
+        fill = length_fill(mode, index_kpool, draft_tokens)
+    lengths = np.full(bucket, fill, np.int64)
     lengths[:live] = round_.lengths
     requests = np.zeros(bucket, np.int64)
     requests[:live] = round_.requests

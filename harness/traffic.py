@@ -153,8 +153,9 @@ def _serve(stream: Stream, live: int, capture: Round, *, brief: bool) -> None:
         stream.emit("grown by accepted tokens, one request moved elsewhere")
     stream.replace_all(_long_lengths(stream))
     stream.emit("another batch, of long requests")
-    stream.finish(range(stream.live))
-    stream.emit("no request at all: an idle rank")
+    if scale.idle:
+        stream.finish(range(stream.live))
+        stream.emit("no request at all: an idle rank")
     few = max(1, live // 2)
     stream.replace_all([scale.low + row % 3 for row in range(few)])
     stream.emit(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Generic, TypeVar, cast
 
 import numpy as np
@@ -39,6 +39,8 @@ class RoundTruth:
     fields: Mapping[str, FieldSpec]
     """Every field that exists, those without a formula included."""
     expected: Mapping[str, Expected]
+    later: tuple[RoundTruth, ...] = ()
+    """Of draft steps 1.., where lengths advance from step to step; else every step has this truth."""
     _derived: dict[object, object] = field(default_factory=dict, repr=False)
 
     def once(self, key: object, make: Callable[[], T]) -> T:
@@ -49,6 +51,15 @@ class RoundTruth:
         if key not in self._derived:
             self._derived[key] = make()
         return cast(T, self._derived[key])
+
+    @property
+    def advances(self) -> bool:
+        """Whether leaves change from draft step to draft step: what a step read stands for them."""
+        return self.dims.own is not None and self.dims.own.advance is not None
+
+    def at(self, step: int) -> RoundTruth:
+        """Return what is right at a draft step."""
+        return self.later[step - 1] if step and self.later else self
 
     def judged(self, name: str) -> bool:
         """Whether a leaf has defined elements after this round's refresh."""
@@ -72,8 +83,18 @@ class Truth:
         table_key = (tokens, hashlib.sha256(pages.tobytes()).digest())
         table = self._tables.get(table_key, lambda: expand_table(pages, tokens))
         key = (dims, round_.lengths, round_.requests, round_.accepted, table_key)
-        inputs = pad_round(round_, table, case.mode, dims.pool, dims.draft_tokens)
-        return self._rounds.get(key, lambda: _round_truth(dims, inputs))
+        fill = None if dims.own is None else dims.own.padded_length
+        inputs = pad_round(round_, table, case.mode, dims.pool, dims.draft_tokens, fill)
+        return self._rounds.get(key, lambda: _with_later(dims, inputs, case.backends))
+
+
+def _with_later(dims: Dims, inputs: Inputs, steps: int) -> RoundTruth:
+    first = _round_truth(dims, inputs)
+    advance = None if dims.own is None else dims.own.advance
+    if advance is None:
+        return first
+    later = tuple(_round_truth(dims, advance(dims, inputs, step)) for step in range(1, steps))
+    return replace(first, later=later)
 
 
 def _round_truth(dims: Dims, inputs: Inputs) -> RoundTruth:

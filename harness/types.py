@@ -20,6 +20,24 @@ class Path(StrEnum):
     """As `shared`, with the refresh captured inside the draft graph."""
     RELEASED = "released"
     """Whatever the system under test chooses by itself (packages only)."""
+    MULTI_STEP = "multi_step"
+    """An ordinary build before each draft step's own replay; lengths advance in the graph."""
+    FUSED_MULTI_STEP = "fused_multi_step"
+    """One graph of all draft steps, each refreshed inside it by the builders' own update."""
+    FUSED_REPAIRED = "fused_repaired"
+    """As `fused_multi_step`, with a repaired update."""
+    BLOCK_TABLE_REUSE = "block_table_reuse"
+    """The metadata of one KV-cache group is built, the others' is made of it and their own block tables."""
+
+    @property
+    def in_graph(self) -> bool:
+        """Whether the refresh is captured inside the graph."""
+        return self in (Path.SHARED_IN_GRAPH, Path.FUSED_MULTI_STEP, Path.FUSED_REPAIRED)
+
+    @property
+    def interleaved(self) -> bool:
+        """Whether refreshes and replays take turns, a pair for each draft step."""
+        return self is Path.MULTI_STEP
 
 
 class Mode(StrEnum):
@@ -86,3 +104,5 @@ class Role(StrEnum):
     """Written when the buffers are made, never again; must keep its value."""
     PER_BACKEND = "per_backend"
     """Belongs to one backend and is never shared (the KV counter)."""
+    STAGED = "staged"
+    """A view of a buffer that the runner fills with the batch, and that the draft steps may advance."""

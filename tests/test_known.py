@@ -8,7 +8,7 @@ from pathlib import Path as FilePath
 import pytest
 
 from harness.errors import CaseError
-from harness.findings import CaseResult, Verdict
+from harness.findings import CaseResult, Finding, Verdict
 from harness.judge import judge
 from harness.known import KnownFinding, load_known
 from harness.types import Path
@@ -99,6 +99,30 @@ def test_an_entry_speaks_about_its_releases_and_models(
     )  # fmt: skip
     assert MODEL.index_kpool > 1
     assert entry.covers(replace(subject, observation=observation)) is covers
+
+
+@pytest.mark.parametrize(
+    ("together", "steps", "explained"),
+    [
+        (True, (0,), True),
+        (True, (0, 1), True),
+        (True, (1, 2), False),
+        (False, (0,), False),
+        (False, (0, 1), True),
+    ],
+)
+def test_several_findings_may_show_the_declared_steps_together_but_no_other(
+    together: bool, steps: tuple[int, ...], explained: bool
+) -> None:
+    entry = KnownFinding(
+        id="x", reason="y", sut="package", paths=(Path.FUSED_MULTI_STEP,), fields=("slots",), steps=(0, 1, 2),
+        checks=("evidence",), together=together,
+    )  # fmt: skip
+    finding = Finding(
+        check="evidence", kind="value", case="c", field="slots", bucket=2, steps=steps, rounds=("b2.00",),
+        message="m", hint="h",
+    )  # fmt: skip
+    assert entry.explains(finding, backends=2) is explained
 
 
 @pytest.mark.parametrize(

@@ -100,6 +100,7 @@ def test_an_axis_that_is_left_with_nothing_is_one_line(monkeypatch: pytest.Monke
 
 def test_a_mask_says_what_is_defined() -> None:
     dims = make_dims()
+    assert isinstance(OWN.fields, tuple)
     spec = OWN.fields[1]
     inputs = make_inputs(dims, [1, 2, 3, 4])
     assert canonical(spec, dims, inputs, np.arange(8)).tolist() == [0, 1, 2, 3]

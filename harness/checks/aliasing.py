@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from math import prod
 
 from harness.checks.subject import Findings, Outcome, Subject
-from harness.fields import COUNTER, Dims, Sharing, fields_for
+from harness.fields import COUNTER, RUNNER, Dims, FieldSpec, Sharing, fields_for
 from harness.observation import LeafFact, Walk
 from harness.types import Path
 
@@ -101,14 +101,24 @@ def _counter_sizes(subject: Subject, walk: Walk, found: Findings) -> None:
 def _overlaps(subject: Subject, walk: Walk, found: Findings) -> None:
     """Within a step, and across buckets of one backend, only declared overlaps occur."""
     case = subject.observation.case
+    buckets = {leaf.bucket for leaf in walk.leaves if leaf.bucket}
+    dimensions = {bucket: Dims.of(case, bucket) for bucket in buckets}
+    fields = {bucket: fields_for(dims) for bucket, dims in dimensions.items()}
     sharing = {
-        bucket: {name: field.sharing(dims) for name, field in fields_for(dims).items()}
-        for bucket in {leaf.bucket for leaf in walk.leaves if leaf.bucket}
-        for dims in [Dims.of(case, bucket)]
+        bucket: {name: field.sharing(dimensions[bucket]) for name, field in known.items()}
+        for bucket, known in fields.items()
     }
+    _runner_views(walk, fields, found)
     for one, other in _overlapping(leaf for leaf in walk.leaves if leaf.bucket):
         if one.step != other.step:
             continue
+        bases = [
+            fields[leaf.bucket][leaf.name].view_of
+            for leaf in (one, other)
+            if leaf.name in fields[leaf.bucket]
+        ]
+        if len(bases) == 2 and bases[0] and bases[0] == bases[1]:
+            continue  # views of one buffer of the runner's
         if one.bucket == other.bucket:
             if not _declared_view(sharing[one.bucket], one, other):
                 message = f"{one.name} and {other.name} of step {one.step} overlap; not a declared view"
@@ -121,6 +131,26 @@ def _overlaps(subject: Subject, walk: Walk, found: Findings) -> None:
             found.add("buckets_overlap", message, subject=other.name, bucket=other.bucket, step=one.step)
 
 
+def _runner_views(walk: Walk, fields: Mapping[int, Mapping[str, FieldSpec]], found: Findings) -> None:
+    """What is declared a view of the runner's buffers lies in them, in every step and bucket."""
+    buffers = {leaf.name.removeprefix(f"{RUNNER}."): leaf for leaf in walk.leaves if not leaf.bucket}
+    for leaf in walk.leaves:
+        spec = fields.get(leaf.bucket, {}).get(leaf.name)
+        if spec is None or not spec.view_of or leaf.start == leaf.stop:
+            continue
+        base = buffers.get(spec.view_of)
+        if (
+            base is None
+            or base.region != leaf.region
+            or not base.start <= leaf.start <= leaf.stop <= base.stop
+        ):
+            message = f"{leaf.name} of step {leaf.step} does not lie in the runner's {spec.view_of}"
+            found.add(
+                "not_a_view", message, subject=leaf.name, bucket=leaf.bucket, step=leaf.step,
+                hint="a copy made while the metadata was built, which the runner no longer writes",
+            )  # fmt: skip
+
+
 def _declared_view(sharing: dict[str, Sharing], one: LeafFact, other: LeafFact) -> bool:
     """Two leaves of one step may overlap if they are views of the same base, the base included."""
     bases = {_VIEWS.get(sharing.get(leaf.name, Sharing.OWN), leaf.name) for leaf in (one, other)}
@@ -131,7 +161,7 @@ def _active(subject: Subject, found: Findings) -> int:
     """After a refresh every step's active metadata is the bucket's own."""
     facts = 0
     walks = subject.observation.walks
-    in_graph = subject.observation.case.path is Path.SHARED_IN_GRAPH
+    in_graph = subject.observation.case.path.in_graph
     for record in subject.observation.rounds:
         bucket = subject.round(record).bucket
         overtaken = in_graph and record.replay is not None and record.replay.delayed

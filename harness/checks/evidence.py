@@ -134,7 +134,7 @@ def _own_fields(subject: Subject, found: Findings) -> int:
         if truth.dims.own is None or truth.dims.bucket != subject.observation.case.bucket:
             continue
         for name, value in truth.expected.items():
-            if truth.fields[name].role is Role.REFRESHED:
+            if truth.fields[name].role is Role.REFRESHED and not truth.fields[name].constant:
                 seen.setdefault(name, set()).add(value.digest)
     for name, values in sorted(seen.items()):
         if len(values) == 1:

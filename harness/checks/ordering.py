@@ -27,12 +27,12 @@ def check(subject: Subject) -> Outcome:
             observation.rounds[record.index + 1] if record.index + 1 < len(observation.rounds) else None
         )
         for cell in replay.read:
-            expected = subject.expected(record, cell.name)
+            expected = subject.expected(record, cell.name, cell.step)
             elements += observation.values[cell.value].size
             right = states.get((cell.step, cell.name), State.RIGHT) is State.RIGHT
             if expected is None or cell.value == expected[1] or not right:
                 continue  # right, or its fault is stated already
-            after = None if following is None else subject.expected(following, cell.name)
+            after = None if following is None else subject.expected(following, cell.name, cell.step)
             new = after is not None and cell.value == after[1]
             differing, first = subject.difference(
                 record, cell, "equals the next round's value" if new else ""

@@ -32,7 +32,7 @@ def _read(subject: Subject, record: RoundRecord, replay: Replay, found: Findings
     states = subject.states[record.index]
     elements = 0
     for cell in replay.read:
-        expected = subject.expected(record, cell.name)
+        expected = subject.expected(record, cell.name, cell.step)
         got = subject.observation.values[cell.value]
         elements += got.size
         state = states.get((cell.step, cell.name), State.RIGHT)

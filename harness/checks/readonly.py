@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from harness.checks.subject import Findings, Outcome, Subject
-from harness.fields import COUNTER
+from harness.checks.subject import Findings, Outcome, Subject, staged
+from harness.fields import COUNTER, Dims
 from harness.observation import Capture, Observation
 
 
@@ -14,7 +14,10 @@ def check(subject: Subject) -> Outcome:
     facts = 0
     for capture in observation.captures:
         facts += 1
+        dims = Dims.of(observation.case, capture.bucket)
         for entry in capture.forward_writes:
+            if staged(dims, entry.name):
+                continue  # the forward moves the runner's inputs on to the next draft step
             if entry.name.rpartition("/")[2] == COUNTER:
                 continue  # a forward counts in it, and has to leave it zero: judged around each replay
             where = f"while bucket {capture.bucket} was captured"
@@ -34,6 +37,8 @@ def check(subject: Subject) -> Outcome:
             message = f"the replay of round {record.name} changed its input {name}"
             found.add("input_written", message, subject=name, round_name=record.name)
         for change in replay.changed:
+            if subject.staged(record, change.name):
+                continue
             message = (
                 f"the replay of round {record.name} changed {change.bytes} bytes of {change.name},"
                 f" step {change.step}, first at element {change.first}"

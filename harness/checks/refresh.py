@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from harness.checks.subject import Findings, Outcome, Subject
 from harness.observation import Expectation, LedgerEntry, Span
-from harness.types import Path
 
 
 def check(subject: Subject) -> Outcome:
@@ -12,20 +11,25 @@ def check(subject: Subject) -> Outcome:
     observation = subject.observation
     found = subject.findings("refresh")
     facts = 0
-    if observation.case.path is Path.SHARED_IN_GRAPH:
+    in_graph = observation.case.path.in_graph
+    if in_graph:
         for capture in observation.captures:
             where = f"capture of bucket {capture.bucket}"
             expectation = observation.expected_of(capture.bucket)
-            facts += _ledger(expectation, capture.refresh_writes, where, "", found)
+            facts += _ledger(expectation.writes, capture.refresh_writes, where, "", found)
             facts += _spans(expectation, capture.refresh_spans, where, "", found)
     for record in observation.rounds:
         for refresh in record.refreshes:
-            if observation.case.path is not Path.SHARED_IN_GRAPH:
+            if not in_graph:
                 where = f"round {record.name}"
                 expectation = observation.expected_of(subject.round(record).bucket)
-                facts += _ledger(expectation, refresh.ledger, where, record.name, found)
+                inputs = subject.truths[record.index].inputs
+                declared = expectation.ledger(padded=inputs.live < inputs.bucket)
+                facts += _ledger(declared, refresh.ledger, where, record.name, found)
                 facts += _spans(expectation, refresh.spans, where, record.name, found)
             for entry in refresh.staging:
+                if subject.staged(record, entry.name):
+                    continue  # a view of what staging is there to write
                 found.add(
                     "written_while_staged",
                     f"{entry.name} of step {entry.step} was written {entry.writes} times while the inputs of"
@@ -50,9 +54,13 @@ def check(subject: Subject) -> Outcome:
 
 
 def _ledger(
-    expectation: Expectation, ledger: tuple[LedgerEntry, ...], where: str, round_name: str, found: Findings
+    declared: tuple[LedgerEntry, ...],
+    ledger: tuple[LedgerEntry, ...],
+    where: str,
+    round_name: str,
+    found: Findings,
 ) -> int:
-    expected = {(entry.step, entry.name): entry.writes for entry in expectation.writes}
+    expected = {(entry.step, entry.name): entry.writes for entry in declared}
     actual = {(entry.step, entry.name): entry.writes for entry in ledger}
     for key in sorted(expected.keys() | actual.keys()):
         step, name = key

@@ -8,19 +8,20 @@ step read, what it computed, the golden) leave out the cells whose cause is stat
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import Enum
 from functools import cached_property
 
 import numpy as np
 from numpy.typing import NDArray
 
-from harness.fields import position
+from harness.fields import RUNNER, Dims, fields_for, position
 from harness.findings import Difference, Finding
 from harness.golden.model import Golden
 from harness.observation import Cell, Observation, RoundRecord
 from harness.rounds import Round, given_name
 from harness.truth import RoundTruth, Truth
+from harness.types import Role
 
 Array = NDArray[np.generic]
 
@@ -99,9 +100,30 @@ class Subject:
     def _ordinary(self) -> Mapping[str, RoundRecord]:
         return {} if self.ordinary is None else {record.name: record for record in self.ordinary.rounds}
 
-    def expected(self, record: RoundRecord, name: str) -> tuple[Array, str] | None:
-        """Return the right value of a leaf and its digest: the oracle's, or the planner's reference."""
-        return expected_value(self.observation, self.truths[record.index], record, name)
+    def expected(self, record: RoundRecord, name: str, step: int = 0) -> tuple[Array, str] | None:
+        """Return the right value of a step's leaf and its digest: the oracle's, or the planner's
+        reference."""
+        return expected_value(self.observation, self.truths[record.index].at(step), record, name)
+
+    def staged(self, record: RoundRecord, name: str) -> bool:
+        """Whether a leaf, under its name in a ledger, is a view of the runner's inputs: staged and
+        advanced."""
+        return staged(self.truths[record.index].dims, name)
+
+    def frozen_hosts(self) -> frozenset[str]:
+        """Return the host values that a later build may set otherwise than the capture did, by
+        declaration."""
+        dims = Dims.of(self.observation.case, self.observation.case.bucket)
+        hosts = () if dims.own is None else dims.own.hosts(dims)
+        return frozenset(host.name for host in hosts if host.frozen)
+
+    def padded_otherwise(self, record: RoundRecord, name: str) -> bool:
+        """Whether a leaf's padded rows hold something else on this path than on the ordinary one."""
+        truth = self.truths[record.index]
+        if self.ordinary is None or truth.inputs.live == truth.dims.bucket or truth.dims.own is None:
+            return False
+        other = fields_for(Dims.of(self.ordinary.case, truth.dims.bucket))
+        return name in other and other[name].padding is not truth.fields[name].padding
 
     def findings(self, check: str) -> Findings:
         """Return an empty collection for one check's findings."""
@@ -109,12 +131,30 @@ class Subject:
 
     def difference(self, record: RoundRecord, cell: Cell, note: str = "") -> tuple[int, Difference | None]:
         """Return how many elements of a leaf differ from the right value, and the first of them."""
-        expected = self.expected(record, cell.name)
+        expected = self.expected(record, cell.name, cell.step)
         if expected is None:
             return 0, None
         return first_difference(
-            self.truths[record.index], cell.name, expected[0], self.observation.values[cell.value], note
+            self.truths[record.index].at(cell.step),
+            cell.name,
+            expected[0],
+            self.observation.values[cell.value],
+            note,
         )
+
+
+def staged(dims: Dims, name: str) -> bool:
+    """Whether a leaf, under its name in a ledger of a bucket, is the runner's to stage and to advance.
+
+    name: as is for the bucket's own leaves, `@<bucket>/name` for those of others, `@0/` for state.
+    """
+    if name.startswith("@"):
+        bucket, _, name = name[1:].partition("/")
+        if bucket == "0":
+            return name.partition(".")[0] == RUNNER
+        dims = replace(dims, bucket=int(bucket))
+    fields = fields_for(dims)
+    return name in fields and fields[name].role is Role.STAGED
 
 
 def expected_value(
@@ -151,16 +191,27 @@ def _classify(
         for name, value in truth.expected.items():
             history.setdefault(name, []).append((f"capture of bucket {truth.dims.bucket}", value.digest))
     for record in observation.rounds:
-        right: dict[str, str] = {}
+        truth, right = truths[record.index], dict[tuple[int, str], str]()
         for index, refresh in enumerate(record.refreshes):
             for cell in refresh.cells:
-                expected = expected_value(observation, truths[record.index], record, cell.name)
+                expected = expected_value(observation, truth.at(cell.step), record, cell.name)
+                key = (cell.step if truth.later else 0, cell.name)
                 if expected is not None:
-                    right[cell.name] = expected[1]
-                state, stale_of = _state(cell, right.get(cell.name), history.get(cell.name, []))
+                    right[key] = expected[1]
+                before = [*history.get(cell.name, []), *_earlier_steps(truth, cell)]
+                state, stale_of = _state(cell, right.get(key), before)
                 yield Judged(record, index, cell, state, stale_of)
-        for name, digest in right.items():
-            history.setdefault(name, []).append((f"round {record.name}", digest))
+        for (step, name), digest in right.items():
+            where = f", draft step {step}" if truth.later else ""
+            history.setdefault(name, []).append((f"round {record.name}{where}", digest))
+
+
+def _earlier_steps(truth: RoundTruth, cell: Cell) -> Iterator[tuple[str, str]]:
+    """Yield what was right of a leaf at the draft steps before, where lengths advance from step to step."""
+    for step in range(cell.step if truth.later else 0):
+        value = truth.at(step).expected.get(cell.name)
+        if value is not None:
+            yield f"draft step {step} of the same round", value.digest
 
 
 def _state(cell: Cell, expected: str | None, history: list[tuple[str, str]]) -> tuple[State, str]:

@@ -14,7 +14,11 @@ from harness.errors import UsageError
 from harness.faults.scene import Injection, Opener
 from harness.rounds import Program
 
-SYSTEMS = {"embedded": "harness.faults.embedded", "sglang": "harness.faults.sglang"}
+SYSTEMS = {
+    "embedded": "harness.faults.embedded",
+    "sglang": "harness.faults.sglang",
+    "vllm": "harness.faults.vllm",
+}
 """Module of each system's part: it has `ENTRIES` and `OPENER`."""
 Rounds = Callable[[Program], Program]
 """A change of a case's rounds and of what happens between them."""

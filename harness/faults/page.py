@@ -109,7 +109,7 @@ def _source(fault: Fault) -> str:
 def _threads(identity: str) -> str:
     return " ".join(
         f"[{name}]({address})"
-        for name, address in zip(THREADS[identity].split(), links(identity), strict=True)
+        for name, address in zip(THREADS.get(identity, "").split(), links(identity), strict=True)
     )
 
 

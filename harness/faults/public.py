@@ -129,5 +129,5 @@ THREADS: Mapping[str, str] = {
 
 def links(identity: str) -> tuple[str, ...]:
     """Return the addresses of an entry's threads (an issue's address leads to a pull request, too)."""
-    threads = [thread.partition("#") for thread in THREADS[identity].split()]
+    threads = [thread.partition("#") for thread in THREADS.get(identity, "").split()]
     return tuple(f"https://github.com/{name}/issues/{number}" for name, _, number in threads)

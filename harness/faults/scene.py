@@ -17,7 +17,6 @@ from harness.probe.leaves import leaf_tensors
 from harness.rounds import Inputs
 from harness.sut.protocol import SpanRecorder, StepOutputs, Sut
 from harness.traffic import other_bucket
-from harness.types import Path
 
 T = TypeVar("T")
 
@@ -99,7 +98,7 @@ class Scene:
     @property
     def in_graph(self) -> bool:
         """Whether refreshes run inside the captured forward, where nothing may depend on a round."""
-        return self.case.path is Path.SHARED_IN_GRAPH
+        return self.case.path.in_graph
 
     @property
     def steps(self) -> range:
@@ -192,6 +191,10 @@ class Injection:
 
     def refresh(self, scene: Scene, bucket: int, call: Callable[[], None]) -> None:
         """Around a refresh, before the replay or inside the graph."""
+        call()
+
+    def decode(self, scene: Scene, bucket: int, call: Callable[[], None]) -> None:
+        """Around a round whose refreshes and replays take turns."""
         call()
 
     def reads(self, scene: Scene, step: int, bucket: int, metadata: Any) -> Any:

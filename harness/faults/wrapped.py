@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any
 
@@ -13,7 +13,7 @@ from harness.engine.protocol import Engine
 from harness.faults.scene import Hooks, Injection, Opener, Scene, Target, Trace
 from harness.observation import Expectation
 from harness.rounds import Inputs
-from harness.sut.protocol import Pausable, SpanRecorder, StepOutputs, StepRoots, SutFactory
+from harness.sut.protocol import Interleaved, Pausable, SpanRecorder, StepOutputs, StepRoots, SutFactory
 
 
 class FaultySut:
@@ -97,6 +97,15 @@ class FaultySut:
         return self._injection.reads(self._scene, step, bucket, metadata)
 
 
+class InterleavedFaultySut(FaultySut):
+    """The same of a system whose refreshes and replays take turns."""
+
+    def decode(self, bucket: int, replay: Callable[[int], None]) -> None:
+        """See `harness.sut.protocol.Interleaved`."""
+        assert isinstance(self._target, Interleaved)
+        self._injection.decode(self._scene, bucket, partial(self._target.decode, bucket, replay))
+
+
 class PausableFaultySut(FaultySut):
     """The same of a system that offers pause and resume."""
 
@@ -112,6 +121,8 @@ def faulty(opener: Opener, injection: Injection, trace: Trace) -> SutFactory:
     def factory(case: Case, engine: Engine, span: SpanRecorder) -> FaultySut:
         target = opener(case, engine, span)
         kind = PausableFaultySut if isinstance(target, Pausable) else FaultySut
+        if isinstance(target, Interleaved):
+            kind = InterleavedFaultySut
         return kind(target, injection, trace, case, engine)
 
     return factory

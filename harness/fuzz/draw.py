@@ -51,7 +51,8 @@ def lengths_of(room: Room) -> st.SearchStrategy[int]:
 @st.composite
 def any_rows(draw: Draw, room: Room, bucket: int) -> Rows:
     """Draw a batch of its own for a bucket; full ones are as likely as padded ones, idle ones are rare."""
-    live = draw(st.sampled_from((*range(1, bucket + 1), *([bucket] * bucket), 0)))
+    idle = (0,) if room.scale.idle else ()
+    live = draw(st.sampled_from((*range(1, bucket + 1), *([bucket] * bucket), *idle)))
     length = lengths_of(room)
     lengths = tuple(draw(length) for _ in range(live))
     requests = _requests(draw, room, live, ())
@@ -169,6 +170,8 @@ def _accepting(draw: Draw, room: Room, bucket: int, rows: Rows) -> Rows:
 
 
 def _dropped(draw: Draw, room: Room, bucket: int, rows: Rows) -> Rows:
+    if rows.live == 1 and not room.scale.idle:
+        return _one_other(draw, room, bucket, rows)
     gone = _row(draw, rows)
 
     def left(values: tuple[int, ...]) -> tuple[int, ...]:

@@ -93,6 +93,9 @@ def _drawn_models(models: Mapping[str, Model], sut: str) -> tuple[str, ...]:
 
     The small ones for our own systems; a package refuses some of their sizes and gets those of the matrix.
     """
+    own = tuple(name for name, model in models.items() if sut in model.systems)
+    if own:
+        return own
     small = tuple(name for name in SMALL_MODELS if name in models)
     matrix = tuple(name for name, model in models.items() if model.matrix)
     return (small or matrix) if sut in OURS else matrix

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from itertools import pairwise, product
 
-from harness.axes import CONSTRAINTS, OURS, axes_of
+from harness.axes import OURS, axes_of
 from harness.case import Case, Model
 from harness.errors import UsageError
 from harness.fuzz.sequence import Setting, case_of, setting_of
@@ -103,7 +103,10 @@ def _cases(
     named: list[Model], models: Mapping[str, Model], sut: str, engine: EngineKind, mode: Mode
 ) -> list[Case]:
     """Return the cases of a mode, plain and in the largest batch size that is drawn."""
-    axes = axes_of(named, sut).values
+    found = axes_of(named, sut)
+    axes = found.values
+    if mode not in axes["mode"]:
+        return []
     names = ("path", "steps", "fusion", "kernel", "precision", "model")
     package = Path.RELEASED in axes["path"]
     cases = []
@@ -117,7 +120,7 @@ def _cases(
         whole = {**value, "mode": mode, "drill": Drill.PLAIN, "bucket": bucket}
         if any(
             (package or not constraint.packages_only) and constraint.forbids(whole, models)
-            for constraint in CONSTRAINTS
+            for constraint in found.constraints
         ):
             continue
         cases.append(

@@ -156,11 +156,15 @@ class Instruments:
         return RefreshObserver(sut, truth, poison, self.values, ledger, self.spans.recording)
 
     @contextmanager
-    def staging(self) -> Iterator[Ledger]:
-        """Record what the block, which stages inputs, writes."""
+    def recorded(self) -> Iterator[Ledger]:
+        """Record what the block writes, and in which spans."""
         ledger = Ledger(self._regions)
         with self.spans.recording(ledger):
             yield ledger
+
+    def staging(self) -> AbstractContextManager[Ledger]:
+        """Record what the block, which stages inputs, writes."""
+        return self.recorded()
 
     def replay_observer(
         self, truth: RoundTruth, outputs: tuple[StepOutputs, ...], before: Before | None, *, read: bool

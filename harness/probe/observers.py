@@ -12,7 +12,7 @@ import torch
 from harness.observation import Capture, Cell, Change, LeafFact, PoisonFact, Refresh, Replay, Walk
 from harness.probe.leaves import Leaves, Look
 from harness.probe.ledger import Ledger, Watched
-from harness.probe.poison import Poison
+from harness.probe.poison import Poison, remaining
 from harness.probe.said import listening
 from harness.probe.snapshot import Snapshot, Values, computed_cells
 from harness.sut.protocol import StepOutputs, Sut
@@ -102,9 +102,19 @@ class RefreshObserver:
             printed=tuple(self._printed),
         )
 
-    def result_in_graph(self, look: Look, walk: int) -> Refresh:
-        """Return the record of a refresh that a replay did: its ledger is the capture's."""
-        return Refresh(self._facts, (), (), (), self._cells(look), walk)
+    def result_in_graph(self, look: Look, walk: int, read: Sequence[Cell]) -> Refresh:
+        """Return the record of a refresh that a replay did: its ledger is the capture's.
+
+        read: what each step read in the graph, which stands for the leaves where they change between steps.
+        """
+        cells = tuple(map(self._counted, read)) if self._truth.advances else self._cells(look)
+        return Refresh(self._facts, (), (), (), cells, walk)
+
+    def _counted(self, cell: Cell) -> Cell:
+        sentinel = self._poison.sentinel(cell.step, cell.name)
+        if sentinel is None:
+            return cell
+        return replace(cell, poisoned=remaining(self._values.by_digest[cell.value], sentinel))
 
     def _cells(self, look: Look) -> tuple[Cell, ...]:
         snapshot = Snapshot(self._truth, self._values)
@@ -161,6 +171,8 @@ class ReplayObserver:
         computed: list[Cell] = []
         rows = self._truth.dims.rows // self._truth.dims.bucket * self._truth.inputs.live
         for step, outputs in enumerate(self._outputs):
+            if self._truth.later:
+                snapshot = Snapshot(self._truth.at(step), self._values)
             for name, tensor in outputs.read.items():
                 cell = snapshot.cell(step, name, tensor)
                 if cell is not None:

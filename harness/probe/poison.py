@@ -143,6 +143,8 @@ class Poison:
         if name not in truth.expected:
             return given(expected=self._references.get(name, NO_VALUES))
         expected = truth.expected[name].live
+        if truth.later:  # one leaf serves all draft steps
+            expected = np.concatenate([expected, *(one.expected[name].live for one in truth.later)])
         return truth.once(("sentinel", name, self._salt, self._guard_page), lambda: given(expected=expected))
 
 

@@ -61,6 +61,8 @@ def _candidates(field: FieldSpec, dims: Dims, inputs: Inputs, guard_page: int) -
 
 def _top(field: FieldSpec, dims: Dims, inputs: Inputs) -> int:
     """Return the highest value that is safe in a leaf without page ids; 0 is never a sentinel."""
+    if field.top:
+        return field.top
     name = field.name.rpartition(".")[2]
     # Three quarters of a range: beyond usual lengths, and not the full width that a round may have.
     width = max(3 * dims.width // 4, 1)

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from harness.case import PHYSICAL_PAGE
 from harness.digest import value_digest
-from harness.fields import FieldSpec, Live, canonical, live_mask, row_lengths
+from harness.fields import FieldSpec, Live, Padding, canonical, live_mask, row_lengths
 from harness.observation import Cell, Digest
 from harness.probe.poison import remaining
 from harness.truth import RoundTruth
@@ -158,9 +158,10 @@ class Snapshot:
     def on_device(self, field: FieldSpec, tensor: torch.Tensor) -> torch.Tensor:
         """`fields.canonical` of a leaf on its device (plans and candidates by way of the host)."""
         truth = self._truth
-        if field.live is Live.ALL or field.live is Live.ELSEWHERE:
+        free = field.padding is Padding.FREE
+        if not free and field.live in (Live.ALL, Live.ELSEWHERE):
             return tensor.detach().reshape(-1)
-        if field.live in (Live.TOKENS, Live.PAGES, Live.POOLED_PAGES):
+        if not free and field.live in (Live.TOKENS, Live.PAGES, Live.POOLED_PAGES):
             return tensor.detach()[self._mask(field.live, tensor)]
         return torch.from_numpy(
             np.ascontiguousarray(canonical(field, truth.dims, truth.inputs, to_numpy(tensor)))

@@ -126,6 +126,18 @@ class Pausable(Protocol):
         ...
 
 
+@runtime_checkable
+class Interleaved(Sut, Protocol):
+    """What a system offers for a path whose refreshes and replays take turns (`Path.interleaved`)."""
+
+    def decode(self, bucket: int, replay: Callable[[int], None]) -> None:
+        """Run the staged round's own loop: for every draft step refresh, then call `replay(step)`.
+
+        The graph of `forward` is one step's, and `replay` launches it.
+        """
+        ...
+
+
 SutFactory = Callable[[Case, Engine, SpanRecorder], Sut]
 """How a system is made: entry points of the group `replay_harness.suts` hold one each.
 

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from harness.axes import EMBEDDED_PATHS
 from harness.casefile import load_models
 from harness.checks.registry import CHECKS
 from harness.errors import UsageError
@@ -17,7 +18,6 @@ from harness.faults.public import THREADS, links
 from harness.faults.redundant import REASONS
 from harness.faults.unexpressed import UNEXPRESSED
 from harness.types import Drill, EngineKind, Kernel, Mode
-from harness.types import Path as RefreshPath
 
 ROOT = Path(__file__).parent.parent.parent
 FAULTS = [entry for entry in ENTRIES if isinstance(entry, Fault)]
@@ -81,7 +81,7 @@ def test_checks_that_have_to_speak_exist(fault: Fault) -> None:
 
 def test_faults_lie_on_every_path_mode_and_pool_size() -> None:
     cases = [fault.case for fault in FAULTS]
-    assert {case.path for case in cases} == set(RefreshPath) - {RefreshPath.RELEASED}
+    assert {case.path for case in cases} == set(EMBEDDED_PATHS)
     assert {case.mode for case in cases} == set(Mode)
     assert {case.model.index_kpool for case in cases} == {1, 4}
     assert {case.fusion for case in cases} == {True, False}

@@ -18,7 +18,7 @@ from harness.faults.scene import Given, Scene
 from harness.faults.sglang import seam
 from harness.faults.sglang.geometry import P1, P4, at
 from harness.faults.sglang.seam import AtSeam
-from harness.sut.sglang.standins import paged_mqa_schedule
+from harness.sut.deepgemm import paged_mqa_schedule
 from harness.types import Drill, Mode, Path
 
 FILL = "wrong fill"

@@ -14,9 +14,9 @@ from harness.case import Case
 from harness.engine.protocol import Engine
 from harness.faults.scene import Given, Hooks
 from harness.fields import COUNTER
+from harness.sut.patches import Patches
 from harness.sut.protocol import SpanRecorder
 from harness.sut.sglang.loader import load
-from harness.sut.sglang.patches import Patches
 from harness.sut.sglang.seams import Seams
 from harness.sut.sglang.shared import Options
 from harness.sut.sglang.sut import SglangSut

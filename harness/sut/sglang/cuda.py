@@ -1,4 +1,4 @@
-"""What SGLang needs on a real GPU: a usable CUDA toolkit, and launches that a ledger can see.
+"""What SGLang needs on a real GPU: launches that a ledger can see.
 
 Triton and JIT kernels bypass torch's dispatcher. They are wrapped where SGLang calls them and declare what
 they write: whole tensors for Triton kernels, by argument name, and the exact views for the copies and plans.
@@ -7,22 +7,17 @@ A kernel that is in no list declares nothing; what it writes then shows as an un
 
 from __future__ import annotations
 
-import glob
-import os
-import shutil
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import torch
 
 from harness.case import PlanRule
-from harness.errors import UsageError
 from harness.probe.launches import Launch, Written, perform
-from harness.sut.sglang.patches import Patches
+from harness.sut.patches import Patches
 from harness.sut.sglang.seams import Seams
 from harness.sut.sglang.standins import copy_pairs, multi_copy_pairs
 
@@ -43,21 +38,6 @@ TRITON_OUTPUTS = {
     ),
 }  # fmt: skip
 """Names of the arguments that SGLang's Triton kernels write, by kernel."""
-
-
-def toolkit() -> str:
-    """Return a CUDA root with `bin/nvcc` and `lib64/libcudart.so`; UsageError where there is none.
-
-    Left to itself SGLang takes the parent of the folder where it finds nvcc. Where that is a wrapper in
-    `/usr/local/bin`, every JIT link fails for want of the runtime library.
-    """
-    roots = [os.environ.get("CUDA_HOME"), os.environ.get("CUDA_PATH"), "/usr/local/cuda"]
-    if nvcc := shutil.which("nvcc"):
-        roots.append(str(Path(nvcc).resolve().parent.parent))
-    for root in (*roots, *sorted(glob.glob("/usr/local/cuda-*"), reverse=True)):
-        if root and Path(root, "bin/nvcc").exists() and Path(root, "lib64/libcudart.so").exists():
-            return root
-    raise UsageError("no CUDA toolkit with bin/nvcc and lib64/libcudart.so: set CUDA_HOME")
 
 
 def build_kernels(seams: Seams) -> None:

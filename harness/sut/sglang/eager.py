@@ -14,8 +14,8 @@ from typing import Any
 import torch
 
 from harness.case import PHYSICAL_PAGE
+from harness.sut.patches import Patches
 from harness.sut.sglang.backend import Batches
-from harness.sut.sglang.patches import Patches
 from harness.sut.sglang.seams import Seams
 
 _KERNEL = "trtllm_batch_decode_with_kv_cache_mla"

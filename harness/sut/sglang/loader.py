@@ -24,10 +24,15 @@ import torch
 
 from harness.case import Geometry
 from harness.errors import UsageError
-from harness.sut.sglang import cuda, interpreted, seams, standins
-from harness.sut.sglang.patches import Patches
-from harness.sut.sglang.shim import PlaceholderModule, Shim
+from harness.sut import interpreted
+from harness.sut.deepgemm import paged_mqa_schedule
+from harness.sut.patches import Patches
+from harness.sut.sglang import cuda, seams, standins
+from harness.sut.sglang.names import NAMES
 from harness.sut.sglang.site import Site, locate
+from harness.sut.shim import PlaceholderModule, Shim
+from harness.sut.simulated import check_interpreter
+from harness.sut.toolkit import toolkit
 
 _MARK = "_replay_harness_loaded"
 """Attribute of the module `sglang` that holds the process's `Loaded`: a process imports SGLang once."""
@@ -122,14 +127,14 @@ def load(version: str | None, device: torch.device) -> Loaded:
 
 
 def _load_real(site: Site) -> Loaded:
-    _check_interpreter(wanted=False)
-    os.environ["CUDA_HOME"] = cuda.toolkit()
+    check_interpreter(wanted=False)
+    os.environ["CUDA_HOME"] = toolkit()
     torch.cuda.current_device()  # initialises CUDA, so that SGLang asks torch for the architecture, not NVML
     if not site.slim:
         found = _import(site, contextlib.nullcontext())
         return Loaded(site, False, found, _facts(site, found, "everything", "none"), None, None)
     sys.path.append(str(site.folder))  # packages beside SGLang; installed ones win
-    shim = Shim(site.folder, {})
+    shim = Shim(NAMES, site.folder, {})
     found = _import(site, shim.active(), shim)
     absent = [] if found.has_flashmla() else ["FlashMLA planner"]
     absent += ["KV counter size"] if "flashinfer" in shim.names() else []
@@ -138,26 +143,15 @@ def _load_real(site: Site) -> Loaded:
 
 
 def _load_simulated(site: Site) -> Loaded:
-    _check_interpreter(wanted=True)
+    check_interpreter(wanted=True)
     deep_gemm = PlaceholderModule("deep_gemm")
     deep_gemm.__path__ = []
-    vars(deep_gemm)["get_paged_mqa_logits_metadata"] = standins.paged_mqa_schedule
-    shim = Shim(site.folder, {"deep_gemm": deep_gemm})
+    vars(deep_gemm)["get_paged_mqa_logits_metadata"] = paged_mqa_schedule
+    shim = Shim(NAMES, site.folder, {"deep_gemm": deep_gemm})
     found = _import(site, _pretended_h200(shim), shim)
     others = [name for name in shim.names() if name not in ("deep_gemm", "flashinfer")]
     stand_ins = f"{STAND_INS}; packages never called: {', '.join(others)}"
     return Loaded(site, True, found, _facts(site, found, REAL_PARTS, stand_ins), shim, deep_gemm)
-
-
-def _check_interpreter(wanted: bool) -> None:
-    """Triton decides at the decoration of a kernel whether it is interpreted, its own library included."""
-    standard = sys.modules.get("triton.language.standard")
-    interpreted_now = type(getattr(standard, "cdiv", None)).__name__ == "InterpretedFunction"
-    if standard is not None and interpreted_now != wanted:
-        raise UsageError(
-            f"triton was imported {'without' if wanted else 'with'} its interpreter in this process already: "
-            f"{'set TRITON_INTERPRET=1, or ' if wanted else ''}start a new process"
-        )
 
 
 @contextlib.contextmanager

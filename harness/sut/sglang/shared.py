@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from harness.errors import HarnessError, UsageError
-from harness.sut.sglang.patches import Patches
+from harness.sut.patches import Patches
 
 _INSTALLED = "_replay_harness_sharing"
 """Attribute of the multi-step class that holds the patches in force."""

@@ -17,6 +17,7 @@ from harness.observation import Expectation
 from harness.oracle import sparse_lengths, visible_lengths
 from harness.probe.leaves import leaf_tensors
 from harness.rounds import Inputs
+from harness.sut.patches import Patches
 from harness.sut.protocol import SpanRecorder, StepOutputs, StepRoots
 from harness.sut.sglang import shared
 from harness.sut.sglang.backend import Batches, device_major, make_multi, make_step
@@ -24,7 +25,6 @@ from harness.sut.sglang.consumer import Consumer
 from harness.sut.sglang.eager import run_attention, run_batch
 from harness.sut.sglang.expected import COUNTER_ROWS, expectation
 from harness.sut.sglang.loader import Loaded, load
-from harness.sut.sglang.patches import Patches
 from harness.sut.sglang.watch import Watch
 from harness.traffic import build_program
 from harness.types import Kernel, Mode, Path, Role

@@ -8,8 +8,8 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field
 from typing import Any
 
+from harness.sut.patches import Patches
 from harness.sut.protocol import SpanRecorder
-from harness.sut.sglang.patches import Patches
 from harness.sut.sglang.seams import Seams
 from harness.types import Path
 

@@ -12,7 +12,8 @@ from harness.probe.leaves import leaf_tensors, walk_roots
 from harness.probe.ledger import Ledger
 from harness.probe.observers import watched_leaves
 from harness.probe.regions import Regions
-from harness.sut.sglang.standins import CopyModule, TopkModule, counter_bytes, paged_mqa_schedule
+from harness.sut.deepgemm import paged_mqa_schedule
+from harness.sut.sglang.standins import CopyModule, TopkModule, counter_bytes
 from harness.sut.sglang.sut import SglangSut
 from harness.types import EngineKind, Path
 

@@ -6,6 +6,7 @@ import torch
 
 from harness.errors import UsageError
 from harness.sut.sglang import loader, seams
+from harness.sut.simulated import check_interpreter
 
 from .support import CPU, GEOMETRY, loaded
 
@@ -63,6 +64,6 @@ def test_a_release_without_a_seam_is_refused_by_its_name(
 
 def test_triton_of_the_other_kind_cannot_be_used() -> None:
     loaded()
-    loader._check_interpreter(wanted=True)
+    check_interpreter(wanted=True)
     with pytest.raises(UsageError, match="with its interpreter in this process"):
-        loader._check_interpreter(wanted=False)
+        check_interpreter(wanted=False)

@@ -13,10 +13,10 @@ import torch
 from harness.child import Reporter
 from harness.engine.protocol import Engine, Graph
 from harness.engine.tape import TapeEngine
+from harness.sut.deepgemm import paged_mqa_schedule
 from harness.sut.sglang.benches import Leaves, LogitsBench, TopkBench
 from harness.sut.sglang.measured import measure_steps
 from harness.sut.sglang.scenarios import Kernel, Scenario
-from harness.sut.sglang.standins import paged_mqa_schedule
 from harness.sut.sglang.sut import SglangSut
 from harness.types import Path
 

@@ -8,9 +8,9 @@ import pytest
 from harness.errors import HarnessError, UsageError
 from harness.fields import Dims, canonical, fields_for
 from harness.probe.leaves import leaf_tensors
+from harness.sut.patches import Patches
 from harness.sut.sglang import shared
 from harness.sut.sglang.backend import Batches, make_multi
-from harness.sut.sglang.patches import Patches
 
 from .support import CPU, GEOMETRY, batch, case, loaded
 

@@ -9,12 +9,12 @@ from hypothesis import strategies as st
 from harness.case import PlanRule
 from harness.oracle import schedule, topk_plan
 from harness.probe.ledger import Ledger
+from harness.sut.deepgemm import paged_mqa_schedule
 from harness.sut.sglang.standins import (
     CopyModule,
     TopkModule,
     counter_bytes,
     flashmla_planner,
-    paged_mqa_schedule,
     plan_threshold,
 )
 

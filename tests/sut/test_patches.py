@@ -1,6 +1,6 @@
 import pytest
 
-from harness.sut.sglang.patches import Patches
+from harness.sut.patches import Patches
 
 
 class Base:

@@ -1,10 +1,10 @@
-"""Importing SGLang's DSA backend without the packages that its metadata path never calls.
+"""Importing part of a server's package without the packages that its metadata path never calls.
 
-Two obstacles stand between `sglang.srt.layers.attention.dsa_backend` and a small environment: package
-`__init__` modules that pull in half of SGLang, and third-party packages that are imported on the way
-and never called. `Shim` gives bare packages for the former, whose submodules still load from disk, and
-placeholder modules for the latter. It is in force only while SGLang is imported or called, so that the
-rest of the process never sees a placeholder.
+Two obstacles stand between a metadata builder and a small environment: package `__init__` modules that
+pull in half of the server, and third-party packages that are imported on the way and never called.
+`Shim` gives bare packages for the former, whose submodules still load from disk, and placeholder modules
+for the latter. It is in force only while the package is imported or called, so that the rest of the
+process never sees a placeholder.
 """
 
 from __future__ import annotations
@@ -14,36 +14,25 @@ import importlib.abc
 import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import dataclass
 from importlib.machinery import ModuleSpec
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-PLACEHOLDERS = frozenset(
-    (
-        "IPython", "PIL", "deep_gemm", "flashinfer", "orjson", "pybase64", "pydantic", "pydantic_core",
-        "requests", "sgl_kernel", "starlette", "torchvision", "tqdm", "zmq",
-    )
-)  # fmt: skip
-"""Third-party packages that may be missing."""
-BARE = (
-    "sglang",  # Hugging Face patches and the language API
-    "sglang.srt.configs",  # some sixty model configurations
-    "sglang.srt.layers.quantization",  # every quantization method
-    "sglang.srt.layers.moe",
-)
-"""Packages whose `__init__` is not run."""
-REPLACED = (
-    "transformers",  # slow to import, and SGLang wants one certain version
-    "sglang.srt.entrypoints",
-    "sglang.srt.function_call",
-    "sglang.srt.parser",
-    "sglang.srt.layers.attention.flashinfer_mla_backend",  # base class of the backend that has the counter
-    "sglang.srt.layers.logits_processor",
-    "sglang.srt.utils.hf_transformers_utils",
-    "sglang.srt.utils.hf_transformers",
-)
-"""Modules that are placeholders even where they are installed."""
+
+@dataclass(frozen=True)
+class Names:
+    """What is left out of one package."""
+
+    package: str
+    """The server's own top-level package, e.g. `sglang`."""
+    placeholders: frozenset[str]
+    """Third-party packages that may be missing."""
+    bare: tuple[str, ...]
+    """Packages whose `__init__` is not run."""
+    replaced: tuple[str, ...]
+    """Modules that are placeholders even where they are installed."""
 
 
 class _PlaceholderMeta(type):
@@ -88,23 +77,27 @@ class PlaceholderModule(ModuleType):
 class _Finder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
     """Serves placeholder modules: replaced ones first, absent third-party ones last."""
 
-    def __init__(self, first: bool) -> None:
+    def __init__(self, names: Names, first: bool) -> None:
+        self._names = names
         self._first = first
         self._made: dict[str, ModuleType] = {}
 
     def made(self) -> dict[str, ModuleType]:
-        """Return the modules outside SGLang that were made since it was last asked, by name."""
+        """Return the modules outside the package that were made since it was last asked, by name."""
         made, self._made = self._made, {}
-        return {name: module for name, module in made.items() if not name.startswith("sglang.")}
+        inside = self._names.package + "."
+        return {name: module for name, module in made.items() if not name.startswith(inside)}
 
     def find_spec(self, fullname: str, path: Any = None, target: Any = None) -> ModuleSpec | None:
         """Answer with a placeholder package, or leave the name to the next finder."""
         if self._first:
-            wanted = any(fullname == name or fullname.startswith(name + ".") for name in REPLACED)
+            replaced = self._names.replaced
+            wanted = any(fullname == name or fullname.startswith(name + ".") for name in replaced)
         else:
             top = fullname.partition(".")[0]
             # A missing submodule of an installed package is left to its own ImportError.
-            wanted = top in PLACEHOLDERS and isinstance(sys.modules.get(top), PlaceholderModule | None)
+            known = top in self._names.placeholders
+            wanted = known and isinstance(sys.modules.get(top), PlaceholderModule | None)
         return ModuleSpec(fullname, self, is_package=True) if wanted else None
 
     def create_module(self, spec: ModuleSpec) -> ModuleType:
@@ -117,18 +110,19 @@ class _Finder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
 
 
 class Shim:
-    """Makes `import sglang...` work from a folder; `active()` says for how long."""
+    """Makes a package importable from a folder; `active()` says for how long."""
 
-    def __init__(self, folder: Path, stand_ins: Mapping[str, ModuleType]) -> None:
+    def __init__(self, names: Names, folder: Path, stand_ins: Mapping[str, ModuleType]) -> None:
+        self._names = names
         self._folder = folder
         self._outside: dict[str, ModuleType] = dict(stand_ins)
-        """Modules outside SGLang that only SGLang may see, by name."""
-        self._finders = (_Finder(first=True), _Finder(first=False))
+        """Modules outside the package that only the package may see, by name."""
+        self._finders = (_Finder(names, first=True), _Finder(names, first=False))
 
     def prepare(self) -> None:
-        """Put the bare packages into `sys.modules`, where SGLang's submodules find their parents."""
-        for name in BARE:
-            package = ModuleType(name) if name == "sglang" else PlaceholderModule(name)
+        """Put the bare packages into `sys.modules`, where their submodules find their parents."""
+        for name in self._names.bare:
+            package = ModuleType(name) if name == self._names.package else PlaceholderModule(name)
             package.__path__ = [str(self._folder.joinpath(*name.split(".")))]
             package.__spec__ = ModuleSpec(name, None, is_package=True)
             sys.modules[name] = package
@@ -151,5 +145,5 @@ class Shim:
             sys.modules.update(hidden)
 
     def names(self) -> tuple[str, ...]:
-        """Return the top-level names of what stands in for packages outside SGLang, sorted."""
+        """Return the top-level names of what stands in for packages outside the server's own, sorted."""
         return tuple(sorted({name.partition(".")[0] for name in self._outside}))

@@ -3,7 +3,7 @@ import pytest
 import torch
 
 from harness.errors import HarnessError
-from harness.sut.sglang.memo import Effect, Memory, Part, Trace, effect_of, launch_key
+from harness.sut.memo import Effect, Memory, Part, Trace, effect_of, launch_key
 
 
 @pytest.fixture(autouse=True)

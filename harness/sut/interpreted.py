@@ -1,6 +1,6 @@
 """Triton kernels on a CPU: each launch is one opaque node that tells exactly which elements it wrote.
 
-Triton's interpreter runs SGLang's own kernels program by program and accesses memory by raw addresses.
+Triton's interpreter runs a package's own kernels program by program and accesses memory by raw addresses.
 `Interpreter` stands in for its grid executor: it traces every load, store and atomic while the executor
 runs, maps them to the tensors that the kernel was given, and reports the stores through
 `probe.launches.perform`, so that a tape can run the launch again and a ledger can count its writes.
@@ -9,7 +9,7 @@ runs, maps them to the tensors that the kernel was given, and reports the stores
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -17,8 +17,10 @@ import numpy as np
 import torch
 
 from harness.probe.launches import Launch, Written, perform
-from harness.sut.sglang.memo import Effect, Memory, Trace, effect_of, launch_key
-from harness.sut.sglang.patches import Patches
+from harness.sut.memo import Effect, Memory, Trace, effect_of, launch_key
+from harness.sut.patches import Patches
+
+Reach = Mapping[str, Callable[[], Sequence[torch.Tensor]]]
 
 
 def opaque(kernel: str, tensors: Iterable[torch.Tensor], body: Callable[[], tuple[Written, ...]]) -> None:
@@ -41,8 +43,11 @@ class Interpreter:
     def __init__(self) -> None:
         self.memory = Memory()
 
-    def intercept(self, patches: Patches) -> None:
-        """Route every interpreted launch through `perform` until the patches are undone."""
+    def intercept(self, patches: Patches, beyond: Reach | None = None) -> None:
+        """Route every interpreted launch through `perform` until the patches are undone.
+
+        beyond: for kernels that are given addresses in a table, by kernel name: the tensors that lie there.
+        """
         from triton.runtime.interpreter import GridExecutor
 
         execute = GridExecutor.__call__
@@ -50,8 +55,10 @@ class Interpreter:
 
         def launch(self: Any, *args: Any, **kwargs: Any) -> None:
             arguments = (*args, *kwargs.values())
-            tensors = [value for value in arguments if isinstance(value, torch.Tensor)]
             name = self.fn.__name__
+            tensors = [value for value in arguments if isinstance(value, torch.Tensor)]
+            if beyond is not None and name in beyond:
+                tensors += beyond[name]()
 
             def body() -> tuple[Written, ...]:
                 key = launch_key(self.fn, self.grid, (*arguments, *kwargs))

@@ -4,7 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from harness.sut.sglang.shim import PlaceholderModule, Shim, placeholder
+from harness.sut.sglang.names import NAMES
+from harness.sut.shim import PlaceholderModule, Shim, placeholder
 
 
 def test_a_placeholder_can_be_called_subclassed_asked_and_used_as_decorator() -> None:
@@ -28,7 +29,7 @@ def test_placeholders_are_seen_only_while_active(tmp_path: Path, monkeypatch: py
     for name in [name for name in sys.modules if name.partition(".")[0] == "zmq"]:
         monkeypatch.delitem(sys.modules, name)
     stand_in = PlaceholderModule("deep_gemm")
-    shim = Shim(tmp_path, {"deep_gemm": stand_in})
+    shim = Shim(NAMES, tmp_path, {"deep_gemm": stand_in})
     finders = list(sys.meta_path)
     with shim.active():
         assert importlib.import_module("deep_gemm") is stand_in
@@ -43,13 +44,13 @@ def test_placeholders_are_seen_only_while_active(tmp_path: Path, monkeypatch: py
 
 
 def test_an_unknown_package_is_still_missing(tmp_path: Path) -> None:
-    with Shim(tmp_path, {}).active(), pytest.raises(ModuleNotFoundError):
+    with Shim(NAMES, tmp_path, {}).active(), pytest.raises(ModuleNotFoundError):
         importlib.import_module("no_such_package_at_all")
 
 
 def test_what_stood_under_the_name_comes_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     real = PlaceholderModule("deep_gemm")
     monkeypatch.setitem(sys.modules, "deep_gemm", real)
-    with Shim(tmp_path, {"deep_gemm": PlaceholderModule("deep_gemm")}).active():
+    with Shim(NAMES, tmp_path, {"deep_gemm": PlaceholderModule("deep_gemm")}).active():
         assert sys.modules["deep_gemm"] is not real
     assert sys.modules["deep_gemm"] is real
