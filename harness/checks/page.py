@@ -1,6 +1,6 @@
 """The page `docs/checks.md`: what each check claims, sees and suggests, from the registry.
 
-Run `python -m harness.checks.page docs/checks.md` after a change to the registry; a test holds the two together.
+Run `python -m harness.checks.page docs/checks.md` after a change to the registry; a test holds both together.
 """
 
 from __future__ import annotations
@@ -12,12 +12,12 @@ from harness.checks.registry import CHECKS
 
 HEAD = """# Checks
 
-A check is a pure function: a record of a run in, findings out. Each states one kind of cause, and leaves out what
-follows from a cause that another has stated ([why](decisions/0007-one-cause-one-finding.md)). `replay-harness explain
-CHECK` prints the same in a terminal.
+A check is a pure function: a record of a run in, findings out. Each states one kind of cause, and leaves
+out what follows from a cause that another has stated ([why](decisions/0007-one-cause-one-finding.md)).
+`replay-harness explain CHECK` prints the same in a terminal.
 
-*Not applicable* is a verdict of its own: the claim has no subject in the case, such as sharing where there is one
-step. It is counted and printed with its reason.
+*Not applicable* is a verdict of its own: the claim has no subject in the case, such as sharing where there
+is one step. It is counted and printed with its reason.
 """
 
 
