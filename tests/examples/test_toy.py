@@ -48,7 +48,8 @@ def test_the_planted_fault_is_the_plan_s_and_nothing_else_s(
 
 
 def test_goldens_are_made_of_own_fields_as_of_others(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv("CI", raising=False)
+    for variable in ("CI", "PYTEST_XDIST_WORKER"):
+        monkeypatch.delenv(variable, raising=False)
     few = ("--path", "released", "--drill", "plain", "--bucket", "2")
     places = ("--golden-dir", str(tmp_path / "golden"))
     assert main(["golden", "update", "new", "--reason", "first", *CASES[:4], *places, *few]) == 0
