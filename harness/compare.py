@@ -122,7 +122,7 @@ def compare(
     def differ(wanted: Array, found: Array) -> NDArray[np.bool_]:
         differs: NDArray[np.bool_] = _bits(wanted) != _bits(found)
         if not allow_nan and (dtype or wanted.dtype.kind == "f"):
-            differs |= np.isnan(_floats(wanted, dtype)) | np.isnan(_floats(found, dtype))
+            differs |= np.isnan(_floats(wanted, dtype))  # where the bits are equal, both are NaN or none is
         return differs
 
     return _search(differ, expected, got, dtype)
