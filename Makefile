@@ -7,6 +7,7 @@
 # make lint | bench    ruff and mypy | figures of the harness itself
 # make docs            the documentation as a site, out/site/index.html
 # make wheelhouse      wheels for a machine without a network, out/wheelhouse (docs/offline.md)
+# make mutants         mutation tests of the code that judges, docs/equivalent_mutants.md; MODULES="harness.oracle ..."
 # make clean           remove .venv and caches
 
 PYTHON ?= python3
@@ -47,6 +48,11 @@ docs: $(INSTALLED)
 wheelhouse: $(INSTALLED)
 	$(BIN)/python -m pip wheel --quiet --disable-pip-version-check --wheel-dir out/wheelhouse \
 		'.[dev,sglang]' 'setuptools>=77' -c constraints.txt
+
+# Results are kept in mutants/: a run that was stopped goes on. MODULES limits it to some modules.
+mutants: $(INSTALLED)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check mutmut -c constraints.txt
+	$(BIN)/python .ci/mutants $(MODULES)
 
 sglang-site: $(INSTALLED)
 	$(BIN)/python -m harness.sut.sglang.site --version $(SGLANG_VERSION)
