@@ -77,6 +77,17 @@ def test_offsets_start_at_zero() -> None:
     assert offsets(np.array([3])).dtype == np.int64
 
 
+def test_schedules_and_plans_are_integers() -> None:
+    rule = PlanRule(candidates=((60, 1),), min_rows=1, max_rows=9)
+    assert schedule(np.array([256, 257]), 2).dtype == topk_plan(np.array([60, 61]), rule).dtype == np.int64
+
+
+def test_a_row_exactly_at_the_threshold_is_not_above_it() -> None:
+    rule = PlanRule(candidates=((60, 1), (150, 2)), min_rows=1, max_rows=9)
+    assert topk_plan(np.array([60, 61, 60]), rule).tolist() == [[60, 1], [1, 61], [0, 0], [0, 0]]
+    assert topk_plan(np.array([61, 61, 150]), rule).tolist() == [[150, 0], [0, 0], [0, 0], [0, 0]]
+
+
 def test_a_schedule_of_no_rows_has_every_worker_at_the_start() -> None:
     assert schedule(np.array([], np.int64), 3).tolist() == [[0, 0]] * 4
 
@@ -188,7 +199,9 @@ def naive(dims: Dims, inputs: Inputs) -> dict[str, object]:
     return {name: found[name] for name in fields_for(dims)}
 
 
-@pytest.mark.parametrize("lengths", [(9, 70, 333, 1000), (6, 64, 257, 5), (1023, 1023, 900, 5), (5, 5, 5, 5)])
+@pytest.mark.parametrize(
+    "lengths", [(9, 70, 333, 1000), (6, 64, 257, 5), (1023, 1023, 900, 5), (5, 5, 5, 5), (60, 150, 400, 61)]
+)
 @pytest.mark.parametrize("pool", [1, 4])
 @pytest.mark.parametrize("mode", list(Mode))
 def test_every_field_element_by_element(mode: Mode, pool: int, lengths: tuple[int, ...]) -> None:
