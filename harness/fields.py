@@ -233,78 +233,65 @@ def _plan(dims: Dims) -> tuple[int, ...]:
     return (dims.rows + 1, 2)
 
 
-def _spec(
-    name: str,
-    dtype: str,
-    shape: Callable[[Dims], tuple[int, ...]],
-    *,
-    role: Role = Role.REFRESHED,
-    live: Live = Live.ALL,
-    exists: Callable[[Dims], bool] = _always,
-    sharing: Callable[[Dims], Sharing] = _own,
-    plan_lengths: str = "",
-    init_once_first: bool = False,
-    derived: bool = False,
-) -> FieldSpec:
-    return FieldSpec(name, dtype, shape, role, live, exists, sharing, plan_lengths, init_once_first, derived)
-
-
 FIELDS: tuple[FieldSpec, ...] = (
-    _spec("cache_seqlens_int32", "int32", _bucket),
-    _spec("cu_seqlens_q", "int32", _row_offsets, role=Role.INIT_ONCE, sharing=_slice_in_decode),
-    _spec("dsa_cu_seqlens_q", "int32", _row_offsets, role=Role.INIT_ONCE, sharing=_slice),
-    _spec("cu_seqlens_k", "int32", _bucket_offsets, init_once_first=True),
-    _spec("page_table_1", "int32", lambda d: (d.rows, d.width), live=Live.TOKENS, sharing=_slice),
-    _spec("real_page_table", "int32", lambda d: (d.rows, d.pages), live=Live.PAGES),
-    _spec("dsa_cache_seqlens_int32", "int32", _rows),
-    _spec("dsa_cu_seqlens_k", "int32", _row_offsets, init_once_first=True),
-    _spec("dsa_seqlens_expanded", "int32", _rows, sharing=_expanded_view),
-    _spec("paged_mqa_ctx_lens_2d", "int32", lambda d: (d.rows, 1), sharing=_ctx_view),
-    _spec("paged_mqa_schedule_metadata", "int32", _schedule, derived=True),
-    _spec(
+    FieldSpec("cache_seqlens_int32", "int32", _bucket),
+    FieldSpec("cu_seqlens_q", "int32", _row_offsets, role=Role.INIT_ONCE, sharing=_slice_in_decode),
+    FieldSpec("dsa_cu_seqlens_q", "int32", _row_offsets, role=Role.INIT_ONCE, sharing=_slice),
+    FieldSpec("cu_seqlens_k", "int32", _bucket_offsets, init_once_first=True),
+    FieldSpec("page_table_1", "int32", lambda d: (d.rows, d.width), live=Live.TOKENS, sharing=_slice),
+    FieldSpec("real_page_table", "int32", lambda d: (d.rows, d.pages), live=Live.PAGES),
+    FieldSpec("dsa_cache_seqlens_int32", "int32", _rows),
+    FieldSpec("dsa_cu_seqlens_k", "int32", _row_offsets, init_once_first=True),
+    FieldSpec("dsa_seqlens_expanded", "int32", _rows, sharing=_expanded_view),
+    FieldSpec("paged_mqa_ctx_lens_2d", "int32", lambda d: (d.rows, 1), sharing=_ctx_view),
+    FieldSpec("paged_mqa_schedule_metadata", "int32", _schedule, derived=True),
+    FieldSpec(
         "topk_v2_plan", "int32", _plan,
         live=Live.PLAN, plan_lengths="dsa_seqlens_expanded", derived=True,
     ),
-    _spec(
+    FieldSpec(
         "flashmla_metadata.flashmla_metadata", "int32", lambda d: (d.num_sms, 8),
         live=Live.ELSEWHERE, exists=_flashmla, sharing=_slice, derived=True,
     ),
-    _spec(
+    FieldSpec(
         "flashmla_metadata.num_splits", "int32", _row_offsets,
         live=Live.ELSEWHERE, exists=_flashmla, sharing=_slice, derived=True,
     ),
-    _spec("pooled_cache_seqlens_int32", "int32", _bucket, exists=_pooled_decode, derived=True),
-    _spec(
+    FieldSpec("pooled_cache_seqlens_int32", "int32", _bucket, exists=_pooled_decode, derived=True),
+    FieldSpec(
         "pooled_real_page_table", "int32", lambda d: (d.rows, -(-d.pages // d.pool)),
         live=Live.POOLED_PAGES, exists=_pooled_table, derived=True,
     ),
-    _spec(
+    FieldSpec(
         "pooled_paged_mqa_schedule_metadata", "int32", _schedule,
         exists=_pooled_decode, derived=True,
     ),
-    _spec(
+    FieldSpec(
         "pooled_topk_v2_plan", "int32", _plan,
         live=Live.PLAN, exists=_pooled_decode, plan_lengths="pooled_cache_seqlens_int32", derived=True,
     ),
-    _spec("kpool_write_plan.req", "int64", _bucket, exists=_pooled, derived=True),
-    _spec("kpool_write_plan.write_start", "int32", _bucket, exists=_pooled, derived=True),
-    _spec("kpool_write_plan.tail_logical_start", "int32", _bucket, exists=_pooled, derived=True),
-    _spec(
+    FieldSpec("kpool_write_plan.req", "int64", _bucket, exists=_pooled, derived=True),
+    FieldSpec("kpool_write_plan.write_start", "int32", _bucket, exists=_pooled, derived=True),
+    FieldSpec("kpool_write_plan.tail_logical_start", "int32", _bucket, exists=_pooled, derived=True),
+    FieldSpec(
         "kpool_write_plan.write_loc", "int64", lambda d: (d.bucket, -(-d.written // d.pool)),
         live=Live.CANDIDATES, exists=_pooled, derived=True,
     ),
-    _spec("kpool_write_plan.seqlens_per_q", "int32", _rows, exists=_pooled_expanded, derived=True),
-    _spec("kpool_write_plan.pool_seqlens_per_q", "int32", _rows, exists=_pooled_expanded, derived=True),
-    _spec(
+    FieldSpec("kpool_write_plan.seqlens_per_q", "int32", _rows, exists=_pooled_expanded, derived=True),
+    FieldSpec("kpool_write_plan.pool_seqlens_per_q", "int32", _rows, exists=_pooled_expanded, derived=True),
+    FieldSpec(
         "kpool_write_plan.pool_schedule_metadata", "int32", _schedule,
         exists=_pooled_expanded, derived=True,
     ),
-    _spec(
+    FieldSpec(
         "kpool_write_plan.pool_topk_v2_plan", "int32", _plan,
         live=Live.PLAN, exists=_pooled_expanded,
         plan_lengths="kpool_write_plan.pool_seqlens_per_q", derived=True,
     ),
-    _spec("kpool_write_plan.effective_n_per_batch", "int32", _bucket, exists=_pooled_extend, derived=True),
+    FieldSpec(
+        "kpool_write_plan.effective_n_per_batch", "int32", _bucket,
+        exists=_pooled_extend, derived=True,
+    ),
 )  # fmt: skip
 
 RUNNER = "runner"

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from harness.fields import Dims, FieldSpec, Live, Sharing, fields_for, plan_is_written
-from harness.specification import specification_of
+from harness.specification import Specification, specification_of
 from harness.types import Kernel, Mode, Role
 from tests.helpers import make_case, make_dims, tiny_model
 
@@ -65,6 +65,25 @@ def test_dimensions_of_a_case(mode: Mode) -> None:
         16,
     )
     assert replace(dims, width=65).pages == 2
+
+
+def test_a_specification_of_its_own_says_what_else_matters(monkeypatch: pytest.MonkeyPatch) -> None:
+    case = make_case(steps=3)
+    own = Specification(
+        fields=lambda dims: (FieldSpec(f"of {dims.steps} steps", "int32", lambda dims: (dims.bucket,)),),
+        expected=lambda dims, inputs: {},
+        matters=lambda case: {"steps": case.variant.steps, "path": case.path},
+    )
+    plain = Dims.of(case, 2)
+    monkeypatch.setattr("harness.fields.specification_of", {case.sut: own}.get)
+    dims = Dims.of(case, 2)
+    assert dims == replace(plain, own=own, steps=3, path=case.path)
+    assert list(fields_for(dims)) == ["of 3 steps"]
+
+
+@pytest.mark.parametrize("mode", list(Mode))
+def test_two_is_a_pool(mode: Mode) -> None:
+    assert fields_for(make_dims(mode, pool=2)).keys() == fields_for(make_dims(mode, pool=4)).keys()
 
 
 @pytest.mark.parametrize(("bucket", "written"), [(1, False), (2, True), (64, True), (65, False)])

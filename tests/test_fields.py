@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -9,13 +11,16 @@ from hypothesis import strategies as st
 
 from harness.fields import (
     FIELDS,
+    FieldSpec,
     Live,
+    Padding,
     canonical,
     fields_for,
     live_mask,
     plan_is_written,
     position,
     row_lengths,
+    write_starts,
 )
 from harness.oracle import expected
 from harness.types import Kernel, Mode, Role
@@ -38,8 +43,6 @@ def test_pooled_fields_exist_only_where_the_specification_has_them() -> None:
 
 
 def test_flashmla_leaves_exist_for_its_kernel_and_p1_only() -> None:
-    from dataclasses import replace
-
     flash = replace(make_dims(pool=1), kernel=Kernel.FLASHMLA_KV)
     assert "flashmla_metadata.num_splits" in fields_for(flash)
     assert "flashmla_metadata.num_splits" not in fields_for(replace(flash, pool=4))
@@ -107,3 +110,61 @@ def test_an_unwritten_plan_has_no_defined_element() -> None:
 def test_init_once_fields_are_the_query_offsets() -> None:
     assert {f.name for f in FIELDS if f.role is Role.INIT_ONCE} == {"cu_seqlens_q", "dsa_cu_seqlens_q"}
     assert {f.name for f in FIELDS if f.init_once_first} == {"cu_seqlens_k", "dsa_cu_seqlens_k"}
+
+
+def test_padded_rows_that_may_hold_anything_are_not_defined() -> None:
+    dims = make_dims(Mode.TARGET_VERIFY, bucket=3, draft_tokens=2)
+    inputs = replace(make_inputs(dims, [7, 2, 4]), live=2)
+    grid = FieldSpec("grid", "int32", lambda dims: (dims.rows, 3), padding=Padding.FREE)
+    mask = live_mask(grid, dims, inputs)
+    assert mask is not None
+    assert mask.tolist() == [[True] * 3] * 4 + [[False] * 3] * 2
+    line = live_mask(replace(grid, shape=lambda dims: (dims.rows,)), dims, inputs)
+    assert line is not None
+    assert line.tolist() == [True] * 4 + [False] * 2
+    deep = live_mask(replace(grid, shape=lambda dims: (dims.rows, 2, 2)), dims, inputs)
+    assert deep is not None
+    assert deep.reshape(6, 4).tolist() == [[True] * 4] * 4 + [[False] * 4] * 2
+    assert live_mask(grid, dims, replace(inputs, live=3)) is None
+    assert live_mask(replace(grid, padding=Padding.BUILT), dims, inputs) is None
+    table = live_mask(replace(grid, live=Live.TOKENS, shape=lambda dims: (dims.rows, 8)), dims, inputs)
+    assert table is not None
+    assert table.sum(axis=1).tolist() == [8, 8, 4, 4, 0, 0]
+
+
+def test_a_mask_is_given_what_it_depends_on() -> None:
+    dims = make_dims(bucket=2)
+    inputs = make_inputs(dims, [7, 2])
+    field = FieldSpec("own", "int32", lambda dims: (2, 3), live=Live.MASKED)
+    assert live_mask(field, dims, inputs) is None
+    given = replace(
+        field, mask=lambda dims, inputs: np.arange(6).reshape(2, 3) < dims.bucket * inputs.lengths[1]
+    )
+    mask = live_mask(given, dims, inputs)
+    assert mask is not None
+    assert mask.tolist() == [[True] * 3, [True, False, False]]
+    assert position(given, dims, inputs, 3) == (1, 0)
+
+
+def test_lengths_of_rows_are_integers() -> None:
+    dims = make_dims(bucket=2)
+    inputs = make_inputs(dims, [7, 2])
+    assert row_lengths(dims, replace(inputs, lengths=inputs.lengths.astype(np.int32))).dtype == np.int64
+
+
+@pytest.mark.parametrize(
+    ("mode", "starts"), [(Mode.DECODE, [6, 8]), (Mode.TARGET_VERIFY, [7, 9]), (Mode.DRAFT_EXTEND, [2, 4])]
+)
+def test_where_a_forward_begins_to_write(mode: Mode, starts: list[int]) -> None:
+    dims = make_dims(mode, bucket=2)
+    assert write_starts(dims, make_inputs(dims, [7, 9])).tolist() == starts
+
+
+def test_every_candidate_of_a_write_is_defined() -> None:
+    for mode in Mode:
+        dims = make_dims(mode, bucket=4, draft_tokens=6)
+        field = fields_for(dims)["kpool_write_plan.write_loc"]
+        mask = live_mask(field, dims, make_inputs(dims, [6, 252, 256, 1000]))
+        assert mask is not None
+        assert mask.shape == field.shape(dims)
+        assert mask.all()
