@@ -383,6 +383,6 @@ def position(field: FieldSpec, dims: Dims, inputs: Inputs, index: int) -> tuple[
     if field.live is Live.PLAN:
         return divmod(index, 2)
     mask = live_mask(field, dims, inputs)
-    flat = index if mask is None else int(np.flatnonzero(mask.reshape(-1))[index])
+    flat = index if mask is None else int(np.flatnonzero(mask)[index])
     shape = field.shape(dims)
     return divmod(flat, shape[1]) if len(shape) > 1 else (flat, 0)

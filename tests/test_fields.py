@@ -97,14 +97,17 @@ def test_a_garbage_count_cannot_read_past_the_plan() -> None:
     dims = make_dims(bucket=4)
     field = fields_for(dims)["topk_v2_plan"]
     garbage = np.full((5, 2), 2**31 - 1, np.int32)
-    assert canonical(field, dims, make_inputs(dims, [9, 9, 9, 9]), garbage).size == 10
+    inputs = make_inputs(dims, [9, 9, 9, 9])
+    assert canonical(field, dims, inputs, garbage).size == 10
+    negative = np.array([[60, -3], [0, 600], [2, 700], [3, 800], [9, 9]], np.int32)
+    assert canonical(field, dims, inputs, negative).tolist() == [60, -3]
 
 
 def test_an_unwritten_plan_has_no_defined_element() -> None:
     dims = make_dims(bucket=1)
     assert not plan_is_written(dims)
     field = fields_for(dims)["topk_v2_plan"]
-    assert canonical(field, dims, make_inputs(dims, [900]), np.ones((2, 2), np.int32)).size == 0
+    assert canonical(field, dims, make_inputs(dims, [900]), np.ones((2, 2), np.int32)).shape == (0,)
 
 
 def test_init_once_fields_are_the_query_offsets() -> None:
