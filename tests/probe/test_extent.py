@@ -13,7 +13,7 @@ DTYPES = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 @st.composite
 def extents(draw: st.DrawFn) -> Extent:
     itemsize = draw(st.sampled_from([1, 2, 4, 8]))
-    start = draw(st.integers(0, 8)) * itemsize
+    start = draw(st.integers(0, 24))
     rank = draw(st.integers(0, 3))
     shape = tuple(draw(st.integers(0 if rank > 2 else 1, 3)) for _ in range(rank))
     stride = tuple(draw(st.integers(0, 5)) for _ in range(rank))
@@ -55,6 +55,30 @@ def test_elements_are_exact(elements: set[int], itemsize: int) -> None:
     extent = Extent.of_elements(tensor, torch.tensor(sorted(elements), dtype=torch.int32))
     for index in range(21):
         assert extent.touches(Extent.of_tensor(tensor[index : index + 1])) == (index in elements)
+
+
+def test_elements_are_painted_byte_by_byte() -> None:
+    tensor = torch.zeros(8, dtype=torch.int32)
+    extent = Extent.of_elements(tensor, torch.tensor([2, 4], dtype=torch.int32))
+    assert extent.elements is not None
+    assert extent.elements.dtype == np.int64
+    assert extent.painted(0, 32, 1).tolist() == [byte // 4 in (2, 4) for byte in range(32)]
+    assert extent.painted(0, 32, 4).tolist() == [element in (2, 4) for element in range(8)]
+    nothing = Extent.of_elements(tensor, torch.tensor([], dtype=torch.int64))
+    assert nothing.span == (0, 0)
+    assert not nothing.painted(0, 32, 4).any()
+
+
+@given(extents(), st.integers(0, 9))
+def test_moved_are_the_same_bytes_further_on(extent: Extent, offset: int) -> None:
+    assert occupied(extent.moved(offset)) == {byte + offset for byte in occupied(extent)}
+    assert extent.moved(0) is extent
+
+
+def test_elements_move_as_well() -> None:
+    extent = Extent.of_elements(torch.zeros(8, dtype=torch.int32), torch.tensor([2, 4])).moved(3)
+    assert extent.span == (11, 23)
+    assert extent.painted(0, 40, 1).tolist() == [(byte - 3) // 4 in (2, 4) for byte in range(40)]
 
 
 def test_a_contiguous_view_is_dense_and_a_column_is_not() -> None:

@@ -78,6 +78,137 @@ def test_a_write_through_foreign_storage_counts() -> None:
     assert count(lambda _: foreign[:2].fill_(1), owner) == 1
 
 
+def test_a_write_through_foreign_storage_counts_where_it_lies() -> None:
+    regions, owner = Regions(), ints(8)
+    facts = leaves_of(regions, {"low": owner[:4], "high": owner[4:]})
+    ledger = Ledger(regions)
+
+    def passing() -> None:
+        foreign = torch.frombuffer(owner.numpy()[4:], dtype=torch.int32)
+        foreign[1:3].fill_(1)
+        launched = Launch("fused", lambda: (Written(foreign, torch.tensor([3])),), (foreign,))
+        perform(launched)
+
+    with ledger:
+        passing()
+    assert ledger.entries(facts) == (LedgerEntry(0, "high", 2),)
+    assert ledger.written_mask(owner).tolist() == [False] * 5 + [True] * 3
+
+
+def test_a_leaf_in_foreign_storage_is_judged_where_it_lies() -> None:
+    regions, owner = Regions(), ints(8)
+    leaves_of(regions, {"owner": owner})
+    foreign = torch.frombuffer(owner.numpy()[4:], dtype=torch.int32)
+    ledger = Ledger(regions)
+    with ledger:
+        owner[4:].fill_(1)
+    assert ledger.covers(foreign)
+    assert ledger.written_mask(foreign).tolist() == [True] * 4
+    with ledger:
+        owner[:4].fill_(1)
+    assert not ledger.covers(foreign)
+    assert ledger.written_mask(foreign).tolist() == [False] * 4
+
+
+def test_a_ledger_may_number_regions_by_itself() -> None:
+    written, other = ints(4), ints(4)
+    ledger = Ledger()
+    assert ledger.spans() == ()
+    assert ledger.entries([(3, "written", written)]) == ()
+    with ledger:
+        written[1:].fill_(1)
+        written.add_(1)
+    assert ledger.entries([(3, "written", written), (4, "other", other)]) == (LedgerEntry(3, "written", 2),)
+
+
+def test_what_was_asked_before_a_write_is_not_the_answer_after_it() -> None:
+    regions, leaf = Regions(), ints(4)
+    facts = leaves_of(regions, {"leaf": leaf})
+    ledger = Ledger(regions)
+    with ledger:
+        assert ledger.entries(facts) == ()
+        leaf.fill_(1)
+        assert ledger.entries(facts) == (LedgerEntry(0, "leaf", 1),)
+        leaf.fill_(2)
+        assert ledger.entries(facts) == (LedgerEntry(0, "leaf", 2),)
+
+
+def test_compositions_do_not_end_the_page_that_they_are_on() -> None:
+    with torch.inference_mode():
+        regions, leaf = Regions(), ints(4, 6)
+        facts = leaves_of(regions, {"leaf": leaf})
+        ledger = Ledger(regions)
+        with ledger:
+            for _ in range(3):
+                leaf.reshape(-1).fill_(1)
+            with ledger.span("after"):
+                leaf.fill_(2)
+    assert ledger.entries(facts) == (LedgerEntry(0, "leaf", 4),)
+    assert ledger.spans() == (Span("after", -1, 1),)
+
+
+def test_operations_are_named_in_order() -> None:
+    regions, metadata = Regions(), {"leaf": ints(4), "other": ints(4)}
+    facts = leaves_of(regions, metadata)
+    ledger = Ledger(regions)
+    with ledger:
+        metadata["leaf"].fill_(1)
+        metadata["leaf"][:2].copy_(torch.ones(2))
+    leaf, other = facts
+    names = ledger.operations(leaf)
+    assert [name.split(".")[1] for name in names] == ["fill_", "copy_"]
+    assert ledger.operations(other) == ()
+
+
+def test_one_write_covers_what_lies_wholly_in_it() -> None:
+    regions, table = Regions(), ints(4, 8)
+    leaves_of(regions, {"table": table})
+    ledger = Ledger(regions)
+    assert not ledger.covers(table)
+    with ledger:
+        table[1:3].fill_(1)
+    assert [ledger.covers(table[row]) for row in range(4)] == [False, True, True, False]
+    assert [ledger.covers(table[top : top + 2]) for top in range(3)] == [False, True, False]
+    with ledger:
+        table[:, 2:6].fill_(1)
+    assert ledger.covers(table[:, 2:6])
+    assert ledger.covers(table.T[2:6])
+    assert not ledger.covers(table[:, 2:7])
+    assert not ledger.covers(table[:, 2:5]), "not plain to see"
+    with ledger:
+        table[:2].fill_(1)
+        table[2:].fill_(1)
+    assert not ledger.covers(table), "no single write did"
+    assert ledger.written_mask(table).all()
+    with ledger:
+        perform(Launch("fused", lambda: (Written(table, torch.arange(32)),), (table,)))
+    assert not ledger.covers(table), "a list of elements is not plain to see"
+
+
+def test_a_mask_is_of_booleans_whatever_was_written() -> None:
+    regions, table = Regions(), ints(3, 4)
+    leaves_of(regions, {"table": table})
+    ledger = Ledger(regions)
+    with ledger:
+        table[:, 1:3].fill_(1)
+    for leaf, written in ((table[:, 1:3], True), (table[:, 3:], False), (table[:0], True)):
+        mask = ledger.written_mask(leaf)
+        assert mask.dtype == torch.bool
+        assert mask.shape == leaf.shape
+        assert mask.all() if written else not mask.any()
+
+
+@pytest.mark.parametrize("byte", range(16))
+def test_an_element_of_which_one_byte_was_written_was_written(byte: int) -> None:
+    regions, leaf = Regions(), ints(4)
+    leaves_of(regions, {"leaf": leaf})
+    ledger = Ledger(regions)
+    with ledger:
+        leaf.view(torch.int8)[byte].fill_(1)
+    assert ledger.written_mask(leaf).tolist() == [index == byte // 4 for index in range(4)]
+    assert not ledger.covers(leaf)
+
+
 def test_shared_leaves_are_reported_for_the_earlier_step_only() -> None:
     regions, shared = Regions(), {"lengths": ints(4), "same": ints(0)}
     shared["alias"] = shared["lengths"].view(4, 1)
@@ -115,6 +246,7 @@ def test_spans_nest_and_count_temporaries() -> None:
             leaf[1:].view(-1)
         leaf.fill_(1)
     assert ledger.spans() == (Span("refresh", 0, 3), Span("precompute", -1, 1), Span("idle", 2, 0))
+    assert ledger.spans(within="refresh") == (Span("precompute", -1, 1),)
 
 
 def test_entries_inside_and_outside_a_span() -> None:
