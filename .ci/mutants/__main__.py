@@ -2,8 +2,9 @@
 
 mutmut makes the mutants and keeps their results under `mutants/`; `mutmut results`, `show` and `browse` read
 them. The tests run in forks of one warm process instead of one pytest a mutant, each mutant under the tests
-that run its line, cheapest first. Results are kept, so an interrupted run goes on where it stopped;
-survivors without a reason are tried again. At the end `docs/equivalent_mutants.md` is written anew.
+that run its line: first those that killed others of its function, then the cheapest. Results are kept, so an
+interrupted run goes on where it stopped; survivors without a reason are tried again. At the end
+`docs/equivalent_mutants.md` is written anew.
 
 Exit 1 if a survivor has no reason in `.ci/mutants/reasons.toml`, or if more than 3 % survived.
 """
@@ -48,7 +49,18 @@ def main(modules: list[str]) -> int:
 
     loop = Loop(root, modules, explained)
     os.chdir("mutants")
-    arguments = ["-q", "-s", "-p", "no:cacheprovider", "-p", "settings", "--rootdir=.", "--tb=short"]
+    arguments = [
+        "-q",
+        "-s",
+        "-p",
+        "no:cacheprovider",
+        "-p",
+        "no:faulthandler",
+        "-p",
+        "settings",
+        "--rootdir=.",
+        "--tb=short",
+    ]
     status = pytest.main([*arguments, *config().pytest_add_cli_args_test_selection], plugins=[loop])
     os.chdir(root)
     if status:

@@ -10,6 +10,7 @@ import resource
 import signal
 import sys
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from itertools import zip_longest
@@ -26,7 +27,7 @@ from mutmut.utils.format_utils import mangled_name_from_mutant_name
 KILLED, SURVIVED, NO_TESTS, TIMEOUT = 1, 0, 33, 36
 """Exit codes by which mutmut keeps results."""
 
-PATIENCE = 1.0
+PATIENCE = 8.0
 """CPU seconds of tests that a mutant may take: what only a long run can tell has no test of its own."""
 
 Explained = Callable[[str, SourceFileMutationData], bool]
@@ -52,6 +53,8 @@ class Loop:
         self._root, self._modules, self._explained = root, modules, explained
         self._hits: Hits = {}
         self._seconds: list[float] = []
+        self._kills: Counter[tuple[str, int]] = Counter()
+        """(function, test) -> mutants of the one that the other killed."""
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_runtestloop(self, session: pytest.Session) -> bool:
@@ -126,18 +129,25 @@ class Loop:
     def _try(self, name: str, items: list[pytest.Item], numbers: set[int]) -> int:
         if not numbers:
             return NO_TESTS
-        order = sorted(numbers, key=lambda number: self._seconds[number])
+        function = mangled_name_from_mutant_name(name)
+        order = sorted(numbers, key=lambda one: (-self._kills[function, one], self._seconds[one]))
         while len(order) > 1 and sum(self._seconds[number] for number in order) > PATIENCE:
             order.pop()
         limit = 10 + 10 * int(sum(self._seconds[number] for number in order))
+        heard, said = os.pipe()
         pid = os.fork()
         if not pid:
-            os._exit(self._child(name, [items[number] for number in order], limit))
+            os._exit(self._child(name, [(number, items[number]) for number in order], limit, said))
+        os.close(said)
         status = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+        killer = os.read(heard, 16)
+        os.close(heard)
+        if killer:
+            self._kills[function, int(killer)] += 1
         return TIMEOUT if status in (-signal.SIGXCPU, -signal.SIGALRM) else SURVIVED if not status else KILLED
 
-    def _child(self, name: str, chosen: list[pytest.Item], limit: int) -> int:
-        """Run the chosen tests under a mutant until one fails."""
+    def _child(self, name: str, chosen: list[tuple[int, pytest.Item]], limit: int, said: int) -> int:
+        """Run the chosen tests under a mutant until one fails; say which."""
         try:
             spent = int(time.process_time()) + 1
             resource.setrlimit(resource.RLIMIT_CPU, (spent + limit, spent + limit + 1))
@@ -148,10 +158,12 @@ class Loop:
             os.dup2(silence, 2)
             _forget()
             gc.disable()
-            chosen[0].config.option.tbstyle = "native"  # nobody reads it, and it costs the least
+            chosen[0][1].config.option.tbstyle = "native"  # nobody reads it, and it costs the least
             set_mutant_under_test(name)
-            for item, after in zip(chosen, [*chosen[1:], None], strict=True):
+            following = [item for _, item in chosen[1:]]
+            for (number, item), after in zip(chosen, [*following, None], strict=True):
                 if any(report.failed for report in runtestprotocol(item, nextitem=after, log=False)):
+                    os.write(said, str(number).encode())
                     return KILLED
         except BaseException:
             return KILLED
