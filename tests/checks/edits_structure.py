@@ -129,6 +129,26 @@ EDITS: dict[str, tuple[str, Edit]] = {
     ),
     "written again in graph": ("in_graph", put("captures.0.refresh_writes", lambda all_: (*all_[2:], OFTEN))),
     "written in graph after all": ("in_graph", put(f"{LAST}.ledger", ())),
+    "healthy in graph, two buckets": ("in_graph_switched", doing()),
+    "written in another bucket": (
+        "switched",
+        put(
+            "other_buckets",
+            lambda other: {bucket: replace(one, writes=one.writes[1:]) for bucket, one in other.items()},
+        ),
+    ),
+    "written in another bucket in graph": (
+        "in_graph_switched",
+        put(
+            "other_buckets",
+            lambda other: {bucket: replace(one, writes=one.writes[1:]) for bucket, one in other.items()},
+        ),
+    ),
+    "written where there is padding": (
+        "shared",
+        put("expectation.padded_writes", (LedgerEntry(0, "padding", 1), LedgerEntry(1, "cu_seqlens_k", 2))),
+    ),
+    "span empty, of no path": ("shared", put(f"{LAST}.spans", lambda all_: (*all_, Span("own", 1, 0)))),
     "span twice": ("shared", put(f"{LAST}.spans", lambda all_: (*all_, *all_[:1], Span("own", 1, 3)))),
     "span missing": ("shared", put(f"{LAST}.spans", lambda all_: all_[1:])),
     "span empty": (

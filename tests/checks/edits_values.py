@@ -76,6 +76,7 @@ EDITS: dict[str, tuple[str, Edit]] = {
         "flash",
         put("references", lambda all_: {k: v for k, v in all_.items() if "num_splits" not in k}),
     ),
+    "ordinary lost the first round": ("shared", ordinary_put("rounds", lambda rounds: rounds[1:])),
     "ordinary lost a round": ("shared", ordinary_put("rounds", lambda rounds: rounds[:2])),
     "ordinary differs": (
         "flash",

@@ -2,26 +2,35 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import cache
 from typing import Any
 
 import numpy as np
+import pytest
 
 from harness.case import Case
 from harness.checks.registry import CHECKS
 from harness.checks.subject import Subject
 from harness.digest import value_digest
+from harness.driver import drive
+from harness.engine.protocol import Engine
+from harness.engine.tape import TapeEngine
+from harness.fields import Dims, FieldSpec, Padding
 from harness.findings import Finding
 from harness.golden.collect import collect, default_policy
 from harness.golden.model import Golden
 from harness.observation import Cell, LeafFact, Observation, Walk
 from harness.rounds import Program, Round
+from harness.sut.protocol import SpanRecorder
 from harness.truth import Truth
 from harness.types import Drill, Kernel, Mode, Path, Precision
 from tests.faulty import Bends, bent_subject
 from tests.helpers import make_case, make_program, page_map, tiny_model
+from tests.test_advancing import GROWING, Bent, Growing
 
 MODEL = tiny_model()
 PLAIN_POOL = tiny_model(pool=1)
@@ -56,15 +65,52 @@ CASES: dict[str, Case] = {
     "verify": make_case(MODEL, mode=Mode.TARGET_VERIFY),
     "bf16": make_case(MODEL, precision=Precision.BF16),
     "flash": make_case(PLAIN_POOL, kernel=Kernel.FLASHMLA_KV),
+    "growing": make_case(PLAIN_POOL, path=Path.MULTI_STEP, sut="growing"),
+    "fused_growing": make_case(PLAIN_POOL, path=Path.FUSED_MULTI_STEP, sut="growing"),
+    "padded_growing": make_case(PLAIN_POOL, path=Path.FUSED_MULTI_STEP, sut="padded"),
+    "in_graph_switched": make_case(MODEL, path=Path.SHARED_IN_GRAPH, drill=Drill.BUCKET_SWITCH),
 }
+
+
+def _free_where_fused(dims: Dims) -> tuple[FieldSpec, ...]:
+    lengths, twice = GROWING.fields if isinstance(GROWING.fields, tuple) else GROWING.fields(dims)
+    return lengths, replace(twice, padding=Padding.FREE) if dims.path is Path.FUSED_MULTI_STEP else twice
+
+
+SPECIFICATIONS = {"growing": GROWING, "padded": replace(GROWING, fields=_free_where_fused)}
 
 
 @cache
 def driven(name: str) -> Subject:
     """Return a healthy run of a case and its ordinary reference, driven once."""
     case = CASES[name]
-    program = two_buckets() if name == "switched" else make_program(case.model, 4, BATCHES)
+    if case.sut in SPECIFICATIONS:
+        return grown(case)
+    program = two_buckets() if case.drill is Drill.BUCKET_SWITCH else make_program(case.model, 4, BATCHES)
     return bent_subject(case, program, Bends(side_stream=True if name == "delayed" else None))
+
+
+def grown(case: Case) -> Subject:
+    """Return a run of the system whose lengths grow from step to step; `specified` has to be in force."""
+    program, engine = make_program(case.model, 4, BATCHES), TapeEngine()
+
+    def plain(case: Case, engine: Engine, span: SpanRecorder) -> Growing:
+        return Growing(Bent(), case, engine, span)
+
+    observation = drive(case, program, truth(), plain, engine)
+    reference = replace(case, path=Path.MULTI_STEP)
+    ordinary = None if case == reference else drive(reference, program, truth(), plain, engine, probes=False)
+    return Subject.of(observation, truth(), ordinary, golden_checked=False)
+
+
+@contextmanager
+def specified() -> Iterator[None]:
+    """Let the systems whose lengths grow have their specifications."""
+    with pytest.MonkeyPatch.context() as patch:
+        for name, module in list(sys.modules.items()):
+            if name.startswith("harness.") and hasattr(module, "specification_of"):
+                patch.setattr(module, "specification_of", SPECIFICATIONS.get)
+        yield
 
 
 @cache
@@ -170,6 +216,7 @@ def more(*facts: LeafFact) -> Callable[[Walk], Walk]:
 
 def said(subject: Subject) -> dict[str, Any]:
     """Return all that the checks say and how much each compared, in a form that reads well as JSON."""
+    case = subject.observation.case
     outcomes = {check.name: check.run(subject) for check in CHECKS}
     return {
         "compared": ", ".join(f"{name} {outcome.elements}" for name, outcome in outcomes.items()),
@@ -178,13 +225,18 @@ def said(subject: Subject) -> dict[str, Any]:
             for name, outcome in outcomes.items()
             if outcome.not_applicable
         ],
-        "findings": [_finding(one) for outcome in outcomes.values() for one in outcome.findings],
+        "findings": [
+            _finding(one, subject.observation.case)
+            for outcome in outcomes.values()
+            for one in outcome.findings
+        ],
     }
 
 
-def _finding(finding: Finding) -> dict[str, Any]:
-    """Return a finding without what is empty; the case is the run's."""
+def _finding(finding: Finding, case: Case) -> dict[str, Any]:
+    """Return a finding without what is empty, and without the case where it is the run's."""
     shown: dict[str, Any] = {
+        "case": "" if finding.case == case.id else str(finding.case),
         "kind": f"{finding.check}/{finding.kind}",
         "field": finding.field,
         "bucket": finding.bucket,

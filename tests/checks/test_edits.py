@@ -13,10 +13,10 @@ from typing import Any
 
 import pytest
 
-from tests.checks import edits_run, edits_structure, edits_values
-from tests.checks.sheet import Sheet, said
+from tests.checks import edits_growing, edits_run, edits_structure, edits_values
+from tests.checks.sheet import Sheet, said, specified
 
-EDITS = {**edits_run.EDITS, **edits_structure.EDITS, **edits_values.EDITS}
+EDITS = {**edits_run.EDITS, **edits_structure.EDITS, **edits_values.EDITS, **edits_growing.EDITS}
 SAID = Path(__file__).with_name("said.json")
 
 
@@ -28,9 +28,10 @@ def kept() -> dict[str, Any]:
 
 def heard(name: str) -> dict[str, Any]:
     run, edit = EDITS[name]
-    sheet = Sheet.of(run)
-    edit(sheet)
-    return said(sheet.judged())
+    with specified():
+        sheet = Sheet.of(run)
+        edit(sheet)
+        return said(sheet.judged())
 
 
 @pytest.mark.parametrize("name", EDITS)

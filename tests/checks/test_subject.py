@@ -1,0 +1,51 @@
+"""What checks look at: right values, differences, states."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+
+from harness.checks.subject import State, Subject, first_difference
+from harness.findings import Difference
+from tests.checks.sheet import Sheet, driven, plus, truth
+
+
+def test_goldens_are_checked_unless_they_are_switched_off() -> None:
+    observation = driven("shared").observation
+    assert Subject.of(observation, truth()).golden_checked
+    assert not Subject.of(observation, truth(), golden_checked=False).golden_checked
+
+
+def test_a_leaf_without_a_right_value_differs_in_nothing() -> None:
+    subject = driven("shared")
+    record = subject.observation.rounds[0]
+    cell = record.refreshes[0].cells[0]
+    assert subject.difference(record, cell) == (0, None)
+    assert subject.difference(record, replace(cell, name="made_up")) == (0, None)
+
+
+def test_a_difference_of_a_leaf_that_no_table_has_is_placed_by_its_element() -> None:
+    right = driven("shared").truths[0]
+    array = np.arange(4)
+    assert first_difference(right, "made_up", array, array.copy()) == (0, None)
+    other = plus(5, 3)(array.copy())
+    assert first_difference(right, "made_up", array, other) == (1, Difference(3, 0, "3", "8", ""))
+
+
+def test_only_what_is_stale_is_of_another_round() -> None:
+    sheet = Sheet.of("shared")
+    last = "rounds.2.refreshes.0.cells"
+    old = sheet.observation.rounds[1].refreshes[0].cells[0]
+    sheet.cells(last, old.name, value=old.value)
+    sheet.cells(last, "cu_seqlens_k", array=plus(1))
+    sheet.cells(last, "topk_v2_plan", array=plus(1), poisoned=1)
+    sheet.cells(last, "dsa_cu_seqlens_k", name="made_up")
+    found = {judged.state: judged.stale_of for judged in sheet.judged().judged}
+    assert found == {
+        State.RIGHT: "",
+        State.STALE: "round b4.01",
+        State.WRONG: "",
+        State.POISONED: "",
+        State.UNKNOWN: "",
+    }
