@@ -27,7 +27,7 @@ from mutmut.utils.format_utils import mangled_name_from_mutant_name
 KILLED, SURVIVED, NO_TESTS, TIMEOUT = 1, 0, 33, 36
 """Exit codes by which mutmut keeps results."""
 
-PATIENCE = 8.0
+PATIENCE = 4.0
 """CPU seconds of tests that a mutant may take: what only a long run can tell has no test of its own."""
 
 Explained = Callable[[str, SourceFileMutationData], bool]

@@ -91,6 +91,12 @@ EDITS: dict[str, tuple[str, Edit]] = {
         doing(put("captures.0.printed", ("falling back",)), put(f"{LAST}.printed", ("slow path", "again"))),
     ),
     # evidence
+    "rounds of the captured batch alone": ("captured_only", doing()),
+    "rounds of equal lengths": ("equal", doing()),
+    "rounds of short lengths": ("short", doing()),
+    "rounds of one request": ("single", doing()),
+    "rounds of full pairs": ("pair", doing()),
+    "a field that never changes": ("constant_growing", doing()),
     "too few rounds": ("shared", put("rounds", lambda rounds: rounds[:1])),
     "rounds missing": ("shared", put("rounds", lambda rounds: rounds[:2])),
     "poison missed": (

@@ -68,8 +68,22 @@ CASES: dict[str, Case] = {
     "growing": make_case(PLAIN_POOL, path=Path.MULTI_STEP, sut="growing"),
     "fused_growing": make_case(PLAIN_POOL, path=Path.FUSED_MULTI_STEP, sut="growing"),
     "padded_growing": make_case(PLAIN_POOL, path=Path.FUSED_MULTI_STEP, sut="padded"),
+    "constant_growing": make_case(PLAIN_POOL, path=Path.MULTI_STEP, sut="constant"),
     "in_graph_switched": make_case(MODEL, path=Path.SHARED_IN_GRAPH, drill=Drill.BUCKET_SWITCH),
+    "captured_only": make_case(MODEL),
+    "equal": make_case(MODEL),
+    "short": make_case(MODEL),
+    "single": make_case(MODEL, bucket=1),
+    "pair": make_case(MODEL, bucket=2),
 }
+BATCHES_OF = {
+    "captured_only": (((1, 1, 1, 1), (1, 2, 3, 4)),) * 2,
+    "equal": (((300,) * 4, (1, 2, 3, 4)), ((500,) * 3, (3, 1, 2))),
+    "short": (((9, 8, 7, 6), (1, 2, 3, 4)), ((5, 4, 3), (3, 1, 2))),
+    "single": (((65,), (3,)), ((700,), (5,))),
+    "pair": (((65, 900), (3, 1)), ((600, 700), (5, 6))),
+}
+"""Rounds of runs that have others than `BATCHES`."""
 
 
 def _free_where_fused(dims: Dims) -> tuple[FieldSpec, ...]:
@@ -77,7 +91,19 @@ def _free_where_fused(dims: Dims) -> tuple[FieldSpec, ...]:
     return lengths, replace(twice, padding=Padding.FREE) if dims.path is Path.FUSED_MULTI_STEP else twice
 
 
-SPECIFICATIONS = {"growing": GROWING, "padded": replace(GROWING, fields=_free_where_fused)}
+def _with_a_constant(dims: Dims) -> tuple[FieldSpec, ...]:
+    return (FieldSpec("constant", "int32", lambda dims: (2,)), *_free_where_fused(dims))
+
+
+SPECIFICATIONS = {
+    "growing": GROWING,
+    "padded": replace(GROWING, fields=_free_where_fused),
+    "constant": replace(
+        GROWING,
+        fields=_with_a_constant,
+        expected=lambda dims, inputs: {**GROWING.expected(dims, inputs), "constant": np.array([3, 4])},
+    ),
+}
 
 
 @cache
@@ -86,7 +112,11 @@ def driven(name: str) -> Subject:
     case = CASES[name]
     if case.sut in SPECIFICATIONS:
         return grown(case)
-    program = two_buckets() if case.drill is Drill.BUCKET_SWITCH else make_program(case.model, 4, BATCHES)
+    program = (
+        two_buckets()
+        if case.drill is Drill.BUCKET_SWITCH
+        else make_program(case.model, case.bucket, BATCHES_OF.get(name, BATCHES))
+    )
     return bent_subject(case, program, Bends(side_stream=True if name == "delayed" else None))
 
 
@@ -216,7 +246,6 @@ def more(*facts: LeafFact) -> Callable[[Walk], Walk]:
 
 def said(subject: Subject) -> dict[str, Any]:
     """Return all that the checks say and how much each compared, in a form that reads well as JSON."""
-    case = subject.observation.case
     outcomes = {check.name: check.run(subject) for check in CHECKS}
     return {
         "compared": ", ".join(f"{name} {outcome.elements}" for name, outcome in outcomes.items()),
