@@ -84,7 +84,7 @@ def _after(subject: Subject, following: RoundRecord, replay: Replay, found: Find
     observation, states = subject.observation, subject.states[following.index]
     elements = 0
     for cell in replay.after:
-        expected = subject.expected(following, cell.name)
+        expected = subject.expected(following, cell.name, cell.step)
         elements += observation.values[cell.value].size
         right = states.get((cell.step, cell.name), State.RIGHT) is State.RIGHT
         if expected is None or cell.value == expected[1] or not right:

@@ -100,7 +100,7 @@ class Subject:
     def _ordinary(self) -> Mapping[str, RoundRecord]:
         return {} if self.ordinary is None else {record.name: record for record in self.ordinary.rounds}
 
-    def expected(self, record: RoundRecord, name: str, step: int = 0) -> tuple[Array, str] | None:
+    def expected(self, record: RoundRecord, name: str, step: int) -> tuple[Array, str] | None:
         """Return the right value of a step's leaf and its digest: the oracle's, or the planner's
         reference."""
         return expected_value(self.observation, self.truths[record.index].at(step), record, name)

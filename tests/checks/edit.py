@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from harness.observation import Capture, HostFact, LeafFact, LedgerEntry, Walk
-from tests.checks.sheet import Sheet, accepted, leaves
+from tests.checks.sheet import Sheet, accepted, leaves, plus
 
 Edit = Callable[[Sheet], None]
 LAST = "rounds.2.refreshes.0"
@@ -113,6 +113,23 @@ def like_ordinary(round_: int, name: str) -> Edit:
         sheet.cells(f"{REPLAY}.outputs", name, 1, value=cell.value)
 
     return edit
+
+
+def raw_outputs(sheet: Sheet) -> None:
+    """Both paths computed raw bf16 bits in the last round; one of them differs."""
+    assert sheet.ordinary is not None
+    replay = sheet.ordinary.rounds[2].replay
+    assert replay is not None
+    old = next(cell.value for cell in replay.outputs if (cell.step, cell.name) == (1, "attention"))
+    values = (sheet.ordinary.values[old].astype(np.float32).view(np.uint32) >> 16).astype(np.uint16)
+    right = sheet.ordinary_value(values)
+    sheet.ordinary_put(
+        f"{REPLAY}.outputs",
+        lambda all_: tuple(replace(one, value=right) if one.name == "attention" else one for one in all_),
+    )
+    sheet.cells(f"{REPLAY}.outputs", "attention", value=right)
+    sheet.value(values)
+    sheet.cells(f"{REPLAY}.outputs", "attention", 1, array=plus(1, 20))
 
 
 def ordinary_without(path: str, name: str) -> Edit:

@@ -16,16 +16,17 @@ from tests.checks.edit import (
     hosts,
     ordinary_put,
     put,
+    stray,
     walked,
 )
-from tests.checks.sheet import Sheet, leaves, plus
+from tests.checks.sheet import Sheet, leaves, more, plus
 
 
-def of_step(step: int, name: str, path: str, at: int) -> Edit:
-    """Return an edit after which a step's leaf holds what another step's should."""
+def of_step(step: int, name: str, path: str, at: int, round_: int = 2) -> Edit:
+    """Return an edit after which a step's leaf holds what another step's should, or should have."""
 
     def edit(sheet: Sheet) -> None:
-        all_ = sheet.observation.rounds[2].refreshes[0].cells
+        all_ = sheet.observation.rounds[round_].refreshes[0].cells
         value = next(cell.value for cell in all_ if (cell.step, cell.name) == (step, name))
         sheet.cells(path, name, at, value=value)
 
@@ -49,7 +50,31 @@ EDITS: dict[str, tuple[str, Edit]] = {
             ),
         ),
     ),
+    "padded rows that are free, ordinary differs in a full round": (
+        "padded_growing",
+        ordinary_put(
+            f"{LAST}.cells",
+            lambda all_: tuple(replace(x, value="0" * 64) if x.name == "twice" else x for x in all_),
+        ),
+    ),
+    "padded rows that are free, ordinary differs elsewhere": (
+        "padded_growing",
+        ordinary_put(
+            "rounds.1.refreshes.0.cells",
+            lambda all_: tuple(replace(x, value="0" * 64) if x.name == "lengths" else x for x in all_),
+        ),
+    ),
     # the runner's buffer
+    "views, healthy": ("views_growing", doing()),
+    "views, on one buffer": (
+        "views_growing",
+        doing(everywhere(leaves("twice", region=0)), everywhere(more(stray(1, 4, "zzz", 0, 0, 16)))),
+    ),
+    "views, staged": (
+        "views_growing",
+        put(f"{LAST}.staging", (LedgerEntry(1, "@2/twice", 1), LedgerEntry(1, "@4/twice", 1))),
+    ),
+    "views, rows that a later build may change": ("views_growing", walked(LAST, host("rows", "3", 1))),
     "growing, a copy": ("growing", everywhere(leaves("lengths", 1, region=70))),
     "growing, before the buffer": ("growing", everywhere(leaves("runner.lengths", start=4))),
     "growing, past the buffer": ("growing", everywhere(leaves("runner.lengths", stop=12))),
@@ -64,6 +89,7 @@ EDITS: dict[str, tuple[str, Edit]] = {
             (
                 LedgerEntry(0, "lengths", 1),
                 LedgerEntry(0, "@0/runner.lengths", 1),
+                LedgerEntry(0, "@0/runner.lengths.deep", 1),
                 LedgerEntry(0, "@0/lengths.runner", 1),
                 LedgerEntry(1, "@2/lengths", 1),
                 LedgerEntry(1, "@2/twice", 1),
@@ -79,6 +105,7 @@ EDITS: dict[str, tuple[str, Edit]] = {
     # values of steps
     "growing, stale by a step": ("growing", of_step(1, "twice", f"{LAST}.cells", 2)),
     "growing, stale by two steps": ("growing", of_step(0, "twice", f"{LAST}.cells", 2)),
+    "growing, stale by a round": ("growing", of_step(2, "twice", f"{LAST}.cells", 1, 1)),
     "growing, a step ahead": ("growing", of_step(2, "twice", f"{LAST}.cells", 1)),
     "growing, fused, stale by a step": ("fused_growing", of_step(1, "twice", f"{LAST}.cells", 2)),
     "growing, wrong": ("growing", cells(f"{LAST}.cells", "twice", 2, array=plus(7, 1))),

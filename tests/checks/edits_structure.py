@@ -96,6 +96,21 @@ EDITS: dict[str, tuple[str, Edit]] = {
         "counted",
         everywhere(leaves(COUNTER, 1), more(stray(1, 4, COUNTER, 60, 0, 1 << 16))),
     ),
+    "counter missing where one element is enough": (
+        "counted",
+        doing(put("expectation.counter_elements", 1), everywhere(leaves(COUNTER, 2))),
+    ),
+    "empty leaf inside another": (
+        "shared",
+        everywhere(more(*(stray(step, 4, "empty", 4, 8, 8) for step in range(3)))),
+    ),
+    "wrong active after a missing walk": (
+        "shared",
+        doing(
+            put("rounds.0.refreshes.0.walk", 99),
+            walked("rounds.0.refreshes.1", lambda walk: replace(walk, active=(4, -1, 4))),
+        ),
+    ),
     "leaves overlap": ("shared", everywhere(leaves("topk_v2_plan", region=8, start=68, stop=108))),
     "undeclared view": ("shared", everywhere(leaves("cu_seqlens_k", region=3))),
     "view of the wrong base": (

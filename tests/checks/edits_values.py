@@ -20,6 +20,7 @@ from tests.checks.edit import (
     ordinary_put,
     ordinary_without,
     put,
+    raw_outputs,
 )
 from tests.checks.sheet import plus
 
@@ -129,6 +130,15 @@ EDITS: dict[str, tuple[str, Edit]] = {
     ),
     "computed nothing": ("shared", cells(f"{REPLAY}.outputs", "attention", 1, array=lambda old: old[:0])),
     "computed bf16": ("bf16", cells(f"{REPLAY}.outputs", "attention", 1, array=plus(1, 13))),
+    "computed raw bits": ("bf16", raw_outputs),
+    "computed raw bits, of another precision": ("shared", raw_outputs),
+    "read what no refresh left": (
+        "shared",
+        doing(
+            lambda sheet: sheet.drop(f"{LAST}.cells", "cu_seqlens_k", 1),
+            cells(f"{REPLAY}.read", "cu_seqlens_k", 1, array=plus(1, 2)),
+        ),
+    ),
     "computed an old round": ("shared", like_ordinary(0, "attention")),
     "computed something new": ("shared", cells(f"{REPLAY}.outputs", "attention", 1, name="logits")),
     "ordinary did not replay": (

@@ -25,9 +25,10 @@ from harness.golden.collect import collect, default_policy
 from harness.golden.model import Golden
 from harness.observation import Cell, LeafFact, Observation, Walk
 from harness.rounds import Program, Round
+from harness.specification import HostSpec
 from harness.sut.protocol import SpanRecorder
 from harness.truth import Truth
-from harness.types import Drill, Kernel, Mode, Path, Precision
+from harness.types import Drill, Kernel, Mode, Path, Precision, Role
 from tests.faulty import Bends, bent_subject
 from tests.helpers import make_case, make_program, page_map, tiny_model
 from tests.test_advancing import GROWING, Bent, Growing
@@ -69,6 +70,7 @@ CASES: dict[str, Case] = {
     "fused_growing": make_case(PLAIN_POOL, path=Path.FUSED_MULTI_STEP, sut="growing"),
     "padded_growing": make_case(PLAIN_POOL, path=Path.FUSED_MULTI_STEP, sut="padded"),
     "constant_growing": make_case(PLAIN_POOL, path=Path.MULTI_STEP, sut="constant"),
+    "views_growing": make_case(PLAIN_POOL, path=Path.MULTI_STEP, sut="views"),
     "in_graph_switched": make_case(MODEL, path=Path.SHARED_IN_GRAPH, drill=Drill.BUCKET_SWITCH),
     "captured_only": make_case(MODEL),
     "equal": make_case(MODEL),
@@ -86,18 +88,37 @@ BATCHES_OF = {
 """Rounds of runs that have others than `BATCHES`."""
 
 
-def _free_where_fused(dims: Dims) -> tuple[FieldSpec, ...]:
+def _fields(dims: Dims) -> tuple[FieldSpec, FieldSpec]:
     lengths, twice = GROWING.fields if isinstance(GROWING.fields, tuple) else GROWING.fields(dims)
-    return lengths, replace(twice, padding=Padding.FREE) if dims.path is Path.FUSED_MULTI_STEP else twice
+    return lengths, twice
+
+
+def _free_where_fused(dims: Dims) -> tuple[FieldSpec, ...]:
+    lengths, twice = _fields(dims)
+    fused = dims.path is Path.FUSED_MULTI_STEP and dims.rows > 0
+    return lengths, replace(twice, padding=Padding.FREE) if fused else twice
 
 
 def _with_a_constant(dims: Dims) -> tuple[FieldSpec, ...]:
-    return (FieldSpec("constant", "int32", lambda dims: (2,)), *_free_where_fused(dims))
+    return (FieldSpec("constant", "int32", lambda dims: (2,)), *_fields(dims))
+
+
+def _staged_in_two(dims: Dims) -> tuple[FieldSpec, ...]:
+    """In a bucket of two rows both leaves are views that the runner stages; in others both are views."""
+    lengths, twice = _fields(dims)
+    return lengths, replace(twice, view_of="lengths", role=Role.STAGED if dims.rows == 2 else twice.role)
 
 
 SPECIFICATIONS = {
     "growing": GROWING,
     "padded": replace(GROWING, fields=_free_where_fused),
+    "views": replace(
+        GROWING,
+        fields=_staged_in_two,
+        hosts=lambda dims: (
+            HostSpec("rows", lambda dims, inputs, captured: dims.bucket, frozen=dims.rows == 4),
+        ),
+    ),
     "constant": replace(
         GROWING,
         fields=_with_a_constant,
@@ -184,6 +205,13 @@ class Sheet:
         digest = value_digest(array)
         values = {**self.observation.values, digest: array}
         self.observation = replace(self.observation, values=values)
+        return digest
+
+    def ordinary_value(self, array: Any) -> str:
+        """Keep a value in the ordinary reference and return its digest."""
+        assert self.ordinary is not None
+        digest = value_digest(array)
+        self.ordinary = replace(self.ordinary, values={**self.ordinary.values, digest: array})
         return digest
 
     def cells(self, path: str, name: str, step: int | None = None, /, **changes: Any) -> None:

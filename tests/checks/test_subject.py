@@ -7,8 +7,9 @@ from dataclasses import replace
 import numpy as np
 
 from harness.checks.subject import State, Subject, first_difference
+from harness.fields import Live
 from harness.findings import Difference
-from tests.checks.sheet import Sheet, driven, plus, truth
+from tests.checks.sheet import Sheet, driven, plus, specified, truth
 
 
 def test_goldens_are_checked_unless_they_are_switched_off() -> None:
@@ -49,3 +50,20 @@ def test_only_what_is_stale_is_of_another_round() -> None:
         State.POISONED: "",
         State.UNKNOWN: "",
     }
+
+
+def test_a_difference_is_placed_by_the_fields_of_its_step() -> None:
+    with specified():
+        subject = driven("growing")
+        truth_of_round = subject.truths[2]
+        second = replace(
+            truth_of_round.fields["twice"], live=Live.MASKED, mask=lambda dims, inputs: np.arange(4) > 1
+        )
+        later = tuple(replace(one, fields={**one.fields, "twice": second}) for one in truth_of_round.later)
+        subject = replace(subject, truths=(*subject.truths[:2], replace(truth_of_round, later=later)))
+        cell = next(cell for cell in subject.observation.rounds[2].refreshes[0].cells if cell.name == "twice")
+        for step, row in ((1, 2), (2, 2)):
+            count, first = subject.difference(subject.observation.rounds[2], replace(cell, step=step))
+            assert count == 4
+            assert first is not None
+            assert first.row == row

@@ -81,6 +81,13 @@ def test_elements_move_as_well() -> None:
     assert extent.painted(0, 40, 1).tolist() == [(byte - 3) // 4 in (2, 4) for byte in range(40)]
 
 
+def test_extents_that_are_not_aligned_to_each_other() -> None:
+    one, other = Extent(1, (2,), (3,), 4), Extent(7, (2,), (3,), 4)
+    assert occupied(one).isdisjoint(occupied(other))
+    assert not one.touches(other)
+    assert one.touches(Extent(16, (2,), (3,), 4))
+
+
 def test_a_contiguous_view_is_dense_and_a_column_is_not() -> None:
     table = torch.zeros(4, 8, dtype=torch.int32)
     assert Extent.of_tensor(table).dense
