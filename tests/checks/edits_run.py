@@ -18,6 +18,7 @@ from tests.checks.edit import (
     nan,
     put,
     reference_changes,
+    with_first_outputs,
     with_golden,
 )
 from tests.checks.sheet import leaves, plus
@@ -96,6 +97,26 @@ EDITS: dict[str, tuple[str, Edit]] = {
     "rounds of short lengths": ("short", doing()),
     "rounds of one request": ("single", doing()),
     "rounds of full pairs": ("pair", doing()),
+    "lengths below the reach of pools": ("pooled_below", doing()),
+    "lengths far below the reach of pools": ("pooled_far_below", doing()),
+    "a field that never changes in the case's bucket": ("constant_switched", doing()),
+    "outputs of step 0 constant": (
+        "shared",
+        lambda sheet: sheet.put(
+            "rounds", lambda rounds: tuple(with_first_outputs(one, rounds[0]) for one in rounds)
+        ),
+    ),
+    "outputs constant in two replays": (
+        "shared",
+        lambda sheet: sheet.put(
+            "rounds",
+            lambda rounds: (
+                rounds[0],
+                replace(rounds[1], replay=replace(rounds[1].replay, outputs=rounds[0].replay.outputs)),
+                replace(rounds[2], replay=None, skipped="poison"),
+            ),
+        ),
+    ),
     "a field that never changes": ("constant_growing", doing()),
     "too few rounds": ("shared", put("rounds", lambda rounds: rounds[:1])),
     "rounds missing": ("shared", put("rounds", lambda rounds: rounds[:2])),

@@ -9,10 +9,11 @@ from dataclasses import dataclass, replace
 from functools import cache
 from typing import Any
 
+import msgspec
 import numpy as np
 import pytest
 
-from harness.case import Case
+from harness.case import Case, Model, PlanRule
 from harness.checks.registry import CHECKS
 from harness.checks.subject import Subject
 from harness.digest import value_digest
@@ -42,9 +43,9 @@ BATCHES = (
 )
 
 
-def two_buckets() -> Program:
+def two_buckets(model: Model) -> Program:
     """Return rounds in buckets 4, 2 and 4."""
-    tables = {f"t{number}": page_map(MODEL, number) for number in range(4)}
+    tables = {f"t{number}": page_map(model, number) for number in range(4)}
     rounds = (
         Round("b4.00", 4, (65, 257, 900, 13), (3, 1, 4, 2), "t1"),
         Round("b2.00", 2, (600, 10), (5, 7), "t2"),
@@ -53,6 +54,16 @@ def two_buckets() -> Program:
     captured = {bucket: Round(f"b{bucket}.capture", bucket, (1,) * bucket, tuple(range(1, bucket + 1)), "t0")
                 for bucket in (4, 2)}  # fmt: skip
     return Program((4, 2), captured, rounds, tables)
+
+
+def with_thresholds(first: int, second: int) -> Model:
+    """Return a model of 1024 tokens, or 256 pools, whose plans begin at these lengths."""
+    model = tiny_model()
+    plan = PlanRule(candidates=((first, 1), (second, 2)), min_rows=2, max_rows=64)
+    geometries = {
+        name: msgspec.structs.replace(geometry, plan=plan) for name, geometry in model.geometries.items()
+    }
+    return msgspec.structs.replace(model, geometries=geometries)
 
 
 CASES: dict[str, Case] = {
@@ -71,6 +82,11 @@ CASES: dict[str, Case] = {
     "padded_growing": make_case(PLAIN_POOL, path=Path.FUSED_MULTI_STEP, sut="padded"),
     "constant_growing": make_case(PLAIN_POOL, path=Path.MULTI_STEP, sut="constant"),
     "views_growing": make_case(PLAIN_POOL, path=Path.MULTI_STEP, sut="views"),
+    "constant_switched": make_case(
+        PLAIN_POOL, path=Path.MULTI_STEP, sut="constant", drill=Drill.BUCKET_SWITCH
+    ),
+    "pooled_below": make_case(with_thresholds(256, 300)),
+    "pooled_far_below": make_case(with_thresholds(1000, 1024)),
     "in_graph_switched": make_case(MODEL, path=Path.SHARED_IN_GRAPH, drill=Drill.BUCKET_SWITCH),
     "captured_only": make_case(MODEL),
     "equal": make_case(MODEL),
@@ -82,6 +98,8 @@ BATCHES_OF = {
     "captured_only": (((1, 1, 1, 1), (1, 2, 3, 4)),) * 2,
     "equal": (((300,) * 4, (1, 2, 3, 4)), ((500,) * 3, (3, 1, 2))),
     "short": (((9, 8, 7, 6), (1, 2, 3, 4)), ((5, 4, 3), (3, 1, 2))),
+    "pooled_below": (((9, 8, 7, 6), (1, 2, 3, 4)), ((5, 4, 3), (3, 1, 2))),
+    "pooled_far_below": (((9, 8, 7, 6), (1, 2, 3, 4)), ((5, 4, 3), (3, 1, 2))),
     "single": (((65,), (3,)), ((700,), (5,))),
     "pair": (((65, 900), (3, 1)), ((600, 700), (5, 6))),
 }
@@ -134,7 +152,7 @@ def driven(name: str) -> Subject:
     if case.sut in SPECIFICATIONS:
         return grown(case)
     program = (
-        two_buckets()
+        two_buckets(case.model)
         if case.drill is Drill.BUCKET_SWITCH
         else make_program(case.model, case.bucket, BATCHES_OF.get(name, BATCHES))
     )
@@ -144,6 +162,9 @@ def driven(name: str) -> Subject:
 def grown(case: Case) -> Subject:
     """Return a run of the system whose lengths grow from step to step; `specified` has to be in force."""
     program, engine = make_program(case.model, 4, BATCHES), TapeEngine()
+    if case.drill is Drill.BUCKET_SWITCH:
+        both = two_buckets(case.model)
+        program = replace(both, rounds=(both.rounds[1], both.rounds[0], both.rounds[2]))
 
     def plain(case: Case, engine: Engine, span: SpanRecorder) -> Growing:
         return Growing(Bent(), case, engine, span)
