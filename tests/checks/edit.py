@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from harness.golden.collect import collect, default_policy
 from harness.observation import Capture, HostFact, LeafFact, LedgerEntry, RoundRecord, Walk
 from tests.checks.sheet import Sheet, accepted, leaves, plus
 
@@ -149,6 +150,30 @@ def with_golden(name: str, *edits: Edit) -> Edit:
         sheet.golden, sheet.golden_checked = accepted(name), True
         for one in edits:
             one(sheet)
+
+    return edit
+
+
+def against(name: str, *edits: Edit) -> Edit:
+    """Return an edit that holds a run against the golden of a run that was edited."""
+
+    def edit(sheet: Sheet) -> None:
+        other = Sheet.of(name)
+        for one in edits:
+            one(other)
+        case = other.observation.case
+        sheet.golden, sheet.golden_checked = collect(other.observation, default_policy(case), "edited"), True
+
+    return edit
+
+
+def everywhere_dropped(name: str) -> Edit:
+    """Return an edit that takes a leaf out of every refresh."""
+
+    def edit(sheet: Sheet) -> None:
+        for index, record in enumerate(sheet.observation.rounds):
+            for refresh in range(len(record.refreshes)):
+                sheet.drop(f"rounds.{index}.refreshes.{refresh}.cells", name)
 
     return edit
 

@@ -4,18 +4,23 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import numpy as np
+
 from harness.observation import Cell, PauseFact
 from harness.types import Drill
 from tests.checks.edit import (
     LAST,
     REPLAY,
     Edit,
+    against,
     alone,
     cells,
     doing,
     everywhere,
+    everywhere_dropped,
     full_batches,
     nan,
+    old_value,
     put,
     reference_changes,
     with_first_outputs,
@@ -74,6 +79,48 @@ EDITS: dict[str, tuple[str, Edit]] = {
             "shared",
             put(f"{LAST}.ledger", lambda all_: all_[5:]),
             everywhere(leaves("topk_v2_plan", 1, region=44)),
+        ),
+    ),
+    "golden, a value": (
+        "shared",
+        against("shared", cells("rounds.1.refreshes.0.cells", "cu_seqlens_k", array=plus(1, 2))),
+    ),
+    "golden, a value at its start": (
+        "shared",
+        against("shared", cells("rounds.1.refreshes.0.cells", "cache_seqlens_int32", array=plus(5))),
+    ),
+    "golden, a value within a row": (
+        "shared",
+        against("shared", cells("rounds.1.refreshes.0.cells", "pooled_real_page_table", array=plus(5, 4))),
+    ),
+    "golden, a wide value": (
+        "shared",
+        against("shared", cells("rounds.1.refreshes.0.cells", "page_table_1", array=plus(5, 3))),
+    ),
+    "golden, a value of another round": (
+        "shared",
+        against(
+            "shared",
+            old_value(1, "cu_seqlens_k"),
+            lambda sheet: sheet.cells(
+                "rounds.1.refreshes.0.cells", "cu_seqlens_k", array=lambda old: np.flip(old).copy()
+            ),
+        ),
+    ),
+    "golden, of a padded row": (
+        "extend",
+        against("extend", cells("rounds.1.refreshes.0.cells", "real_page_table", array=plus(5, -1))),
+    ),
+    "golden, a field that is new": ("shared", against("shared", everywhere_dropped("topk_v2_plan"))),
+    "golden, a field that is gone": ("shared", with_golden("shared", everywhere_dropped("topk_v2_plan"))),
+    "golden, other inputs": ("shared", against("short")),
+    "golden, other inputs and fewer rounds": ("short", with_golden("shared")),
+    "golden, another drill's rounds": ("switched_less", with_golden("switched")),
+    "golden of flash": (
+        "flash",
+        against(
+            "flash",
+            cells("rounds.1.refreshes.0.cells", "flashmla_metadata.num_splits", array=plus(1)),
         ),
     ),
     "golden lost rounds": ("shared", with_golden("shared", full_batches)),

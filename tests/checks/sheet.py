@@ -43,8 +43,8 @@ BATCHES = (
 )
 
 
-def two_buckets(model: Model) -> Program:
-    """Return rounds in buckets 4, 2 and 4."""
+def two_buckets(model: Model, less: bool = False) -> Program:
+    """Return rounds in buckets 4, 2 and 4; less: without the one between, the last with other lengths."""
     tables = {f"t{number}": page_map(model, number) for number in range(4)}
     rounds = (
         Round("b4.00", 4, (65, 257, 900, 13), (3, 1, 4, 2), "t1"),
@@ -53,7 +53,8 @@ def two_buckets(model: Model) -> Program:
     )
     captured = {bucket: Round(f"b{bucket}.capture", bucket, (1,) * bucket, tuple(range(1, bucket + 1)), "t0")
                 for bucket in (4, 2)}  # fmt: skip
-    return Program((4, 2), captured, rounds, tables)
+    chosen = (rounds[0], replace(rounds[2], lengths=(998, 700, 64))) if less else rounds
+    return Program((4, 2), captured, chosen, tables)
 
 
 def with_thresholds(first: int, second: int) -> Model:
@@ -75,6 +76,8 @@ CASES: dict[str, Case] = {
     "delayed": make_case(MODEL, drill=Drill.DELAYED),
     "switched": make_case(MODEL, drill=Drill.BUCKET_SWITCH),
     "verify": make_case(MODEL, mode=Mode.TARGET_VERIFY),
+    "extend": make_case(MODEL, mode=Mode.DRAFT_EXTEND),
+    "switched_less": make_case(MODEL, drill=Drill.BUCKET_SWITCH),
     "bf16": make_case(MODEL, precision=Precision.BF16),
     "flash": make_case(PLAIN_POOL, kernel=Kernel.FLASHMLA_KV),
     "growing": make_case(PLAIN_POOL, path=Path.MULTI_STEP, sut="growing"),
@@ -152,7 +155,7 @@ def driven(name: str) -> Subject:
     if case.sut in SPECIFICATIONS:
         return grown(case)
     program = (
-        two_buckets(case.model)
+        two_buckets(case.model, less=name.endswith("less"))
         if case.drill is Drill.BUCKET_SWITCH
         else make_program(case.model, case.bucket, BATCHES_OF.get(name, BATCHES))
     )

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from harness.checks.golden import check
-from harness.findings import Finding
+from harness.findings import Difference, Finding
 from harness.golden.model import Golden
 from harness.observation import LeafFact, LedgerEntry, Observation
 from harness.types import Drill, EngineKind, Kernel, Mode, Precision
@@ -121,21 +121,22 @@ def test_a_stale_value_is_named_as_the_other_rounds(golden: Golden) -> None:
 
 
 @pytest.mark.parametrize(
-    ("change", "expected", "got"),
+    ("change", "expected", "got", "what"),
     [
-        (lambda value: value.astype(np.int64), "int32", "int64"),
-        (lambda value: value[:-1], "4 elements", "3 elements"),
-        (lambda value: value.reshape(-1, 1), "[4]", "[4, 1]"),
+        (lambda value: value.astype(np.int64), "int32", "int64", "dtype"),
+        (lambda value: value[:-1], "4 elements", "3 elements", "shape"),
+        (lambda value: value.reshape(-1, 1), "[4]", "[4, 1]", "shape"),
+        (lambda value: np.concatenate([value, value]).reshape(2, 4), "[4]", "[2, 4]", "shape"),
     ],
-    ids=["dtype", "size", "shape"],
+    ids=["dtype", "size", "shape", "larger"],
 )
 def test_dtype_and_shape_are_part_of_a_value(
-    golden: Golden, change: Callable[[Any], Any], expected: str, got: str
+    golden: Golden, change: Callable[[Any], Any], expected: str, got: str, what: str
 ) -> None:
     finding = only(observe(CASE, edit=at("b4.02", 0, "cache_seqlens_int32", change)), golden)
     assert finding.kind == "value_differs"
-    assert finding.first is not None
-    assert (finding.first.expected, finding.first.got) == (expected, got)
+    assert finding.first == Difference(0, 0, expected, got, f"{what} as a whole")
+    assert finding.elements == (8 if got == "[2, 4]" else 4)
 
 
 def test_cells_that_still_hold_poison_are_freshness_matter(golden: Golden) -> None:
@@ -213,6 +214,20 @@ def test_a_round_that_is_gone(golden: Golden) -> None:
     program = replace(PROGRAM, rounds=PROGRAM.rounds[:3])
     finding = only(observe(CASE, program), golden)
     assert (finding.kind, finding.rounds) == ("round_gone", ("b4.03",))
+
+
+def test_rounds_that_are_gone_from_a_later_mode(golden: Golden) -> None:
+    case = sample_case(mode=Mode.TARGET_VERIFY)
+    findings, _ = check(observe(case, replace(PROGRAM, rounds=PROGRAM.rounds[:2])), golden)
+    assert [(one.kind, sorted(one.rounds)) for one in findings] == [("round_gone", ["b4.02", "b4.03"])]
+
+
+def test_rounds_that_changed_places_are_found_by_their_inputs(golden: Golden) -> None:
+    first, second, *rest = PROGRAM.rounds
+    program = replace(
+        PROGRAM, rounds=(replace(second, name=first.name), replace(first, name=second.name), *rest)
+    )
+    assert check(observe(CASE, program), golden)[0] == []
 
 
 def test_a_program_of_which_nothing_is_found(golden: Golden) -> None:
