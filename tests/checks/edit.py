@@ -102,6 +102,25 @@ def recaptured(sheet: Sheet) -> None:
     sheet.put(f"{REPLAY}.walk", 1)
 
 
+def recaptured_at_once(sheet: Sheet) -> None:
+    """Capture the bucket twice before the last round, with nothing between the captures."""
+    recaptured(sheet)
+    first, _, second = sheet.observation.captures
+    sheet.put("captures", (first, second))
+
+
+def ordinary_of_steps(steps: int) -> Edit:
+    """Return an edit after which the ordinary reference has so many speculative steps."""
+
+    def edit(sheet: Sheet) -> None:
+        assert sheet.ordinary is not None
+        variants = sheet.ordinary.case.model.variants
+        variant = next(one for one in variants if one.steps == steps)
+        sheet.ordinary_put("case", lambda case: replace(case, variant=variant))
+
+    return edit
+
+
 def like_ordinary(round_: int, name: str) -> Edit:
     """Return an edit after which the last replay computed what the ordinary path did in another round."""
 

@@ -70,6 +70,24 @@ EDITS: dict[str, tuple[str, Edit]] = {
         "views_growing",
         doing(everywhere(leaves("twice", region=0)), everywhere(more(stray(1, 4, "zzz", 0, 0, 16)))),
     ),
+    "views, fused, healthy": ("views_fused", doing()),
+    "views, a host value that nobody declares": (
+        "views_growing",
+        doing(
+            everywhere(lambda walk: replace(walk, hosts=(HostFact(0, 4, "aaa", "1"), *walk.hosts))),
+            everywhere(host("rows", "3", 2)),
+        ),
+    ),
+    "views, written by the forward": (
+        "views_growing",
+        put("captures.0.forward_writes", (LedgerEntry(0, "lengths", 1), LedgerEntry(0, "twice", 1))),
+    ),
+    "growing, goldens": ("growing", lambda sheet: setattr(sheet, "golden_checked", True)),
+    "growing, held back": ("fused_growing", put("rounds.0.replay.delayed", True)),
+    "growing, held back, the next round": (
+        "fused_growing",
+        doing(put("rounds.0.replay.delayed", True), of_step(2, "twice", "rounds.0.replay.read", 2, 1)),
+    ),
     "views, staged": (
         "views_growing",
         put(f"{LAST}.staging", (LedgerEntry(1, "@2/twice", 1), LedgerEntry(1, "@4/twice", 1))),

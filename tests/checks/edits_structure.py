@@ -18,6 +18,7 @@ from tests.checks.edit import (
     hosts,
     put,
     recaptured,
+    recaptured_at_once,
     stray,
     walked,
 )
@@ -51,6 +52,28 @@ EDITS: dict[str, tuple[str, Edit]] = {
     ),
     "state leaf moved": ("shared", walked(LAST, leaves("cu_seqlens_q", 0, 0, region=98))),
     "recaptured": ("shared", recaptured),
+    "recaptured at once": ("shared", recaptured_at_once),
+    "empty leaf elsewhere": (
+        "shared",
+        doing(
+            everywhere(more(*(stray(step, 4, "aaa", 4, 8, 8) for step in range(3)))),
+            walked(LAST, leaves("aaa", region=50), leaves("cu_seqlens_k", 0, region=99)),
+        ),
+    ),
+    "empty leaf of another shape": (
+        "shared",
+        doing(
+            everywhere(more(*(stray(step, 4, "aaa", 4, 8, 8) for step in range(3)))),
+            walked(LAST, leaves("aaa", region=50, shape=(0, 2))),
+        ),
+    ),
+    "empty leaf freed": (
+        "shared",
+        doing(
+            everywhere(more(*(stray(step, 4, "aaa", 4, 8, 8) for step in range(3)))),
+            walked(LAST, freed((1, 4, "aaa"), (1, 4, "nobody knows"), (2, 4, "cu_seqlens_k"))),
+        ),
+    ),
     "freed": (
         "shared",
         walked(LAST, freed((1, 4, "topk_v2_plan"), (0, 0, "page_table"), (2, 2, "cu_seqlens_k"))),
@@ -239,6 +262,10 @@ EDITS: dict[str, tuple[str, Edit]] = {
     "replay wrote bytes": (
         "shared",
         put(f"{REPLAY}.changed", (Change(1, "real_page_table", 12, 3), Change(2, "cu_seqlens_k", 4, 0))),
+    ),
+    "replay wrote bytes after a round without one": (
+        "shared",
+        doing(put("rounds.0.replay", None), put(f"{REPLAY}.changed", (Change(1, "real_page_table", 12, 3),))),
     ),
     "counter dirty": ("counted", put("rounds.1.replay.counter_nonzero", ((1, 0, 5), (2, 1, 1)))),
 }

@@ -17,6 +17,7 @@ from tests.checks.edit import (
     like_ordinary,
     next_value,
     old_value,
+    ordinary_of_steps,
     ordinary_put,
     ordinary_without,
     put,
@@ -130,6 +131,38 @@ EDITS: dict[str, tuple[str, Edit]] = {
     ),
     "computed nothing": ("shared", cells(f"{REPLAY}.outputs", "attention", 1, array=lambda old: old[:0])),
     "computed bf16": ("bf16", cells(f"{REPLAY}.outputs", "attention", 1, array=plus(1, 13))),
+    "computed another, ordinary lost the first round": (
+        "shared",
+        doing(
+            ordinary_put("rounds", lambda rounds: rounds[1:]),
+            cells(f"{REPLAY}.outputs", "attention", 1, array=plus(1, 13)),
+        ),
+    ),
+    "ordinary of one step": ("shared", ordinary_of_steps(2)),
+    "ordinary of two steps": ("shared", ordinary_of_steps(3)),
+    "late raw bits": ("bf16", doing(raw_outputs, put(f"{REPLAY}.delayed", True))),
+    "torn read of what no refresh left": (
+        "delayed",
+        doing(
+            lambda sheet: sheet.drop("rounds.0.refreshes.0.cells", "cu_seqlens_k", 2),
+            lambda sheet: sheet.drop("rounds.0.refreshes.1.cells", "cu_seqlens_k", 2),
+            cells("rounds.0.replay.read", "cu_seqlens_k", 2, array=plus(1, 2)),
+        ),
+    ),
+    "refreshed too early, and nothing left": (
+        "delayed",
+        doing(
+            lambda sheet: sheet.drop("rounds.1.refreshes.0.cells", "cu_seqlens_k", 1),
+            cells("rounds.0.replay.after", "cu_seqlens_k", 1, array=plus(1, 2)),
+        ),
+    ),
+    "late output, ordinary lost the round": (
+        "delayed",
+        doing(
+            ordinary_put("rounds", lambda rounds: rounds[1:]),
+            cells("rounds.0.replay.outputs", "attention", 1, array=plus(1, 13)),
+        ),
+    ),
     "computed raw bits": ("bf16", raw_outputs),
     "computed raw bits, of another precision": ("shared", raw_outputs),
     "read what no refresh left": (

@@ -25,7 +25,7 @@ from harness.findings import Finding
 from harness.golden.collect import collect, default_policy
 from harness.golden.model import Golden
 from harness.observation import Cell, LeafFact, Observation, Walk
-from harness.rounds import Program, Round
+from harness.rounds import Inputs, Program, Round
 from harness.specification import HostSpec
 from harness.sut.protocol import SpanRecorder
 from harness.truth import Truth
@@ -85,6 +85,7 @@ CASES: dict[str, Case] = {
     "padded_growing": make_case(PLAIN_POOL, path=Path.FUSED_MULTI_STEP, sut="padded"),
     "constant_growing": make_case(PLAIN_POOL, path=Path.MULTI_STEP, sut="constant"),
     "views_growing": make_case(PLAIN_POOL, path=Path.MULTI_STEP, sut="views"),
+    "views_fused": make_case(PLAIN_POOL, path=Path.FUSED_MULTI_STEP, sut="views"),
     "constant_switched": make_case(
         PLAIN_POOL, path=Path.MULTI_STEP, sut="constant", drill=Drill.BUCKET_SWITCH
     ),
@@ -128,6 +129,12 @@ def _staged_in_two(dims: Dims) -> tuple[FieldSpec, ...]:
     """In a bucket of two rows both leaves are views that the runner stages; in others both are views."""
     lengths, twice = _fields(dims)
     return lengths, replace(twice, view_of="lengths", role=Role.STAGED if dims.rows == 2 else twice.role)
+
+
+def _rows(dims: Dims, inputs: Inputs, captured: bool) -> object:
+    """Return the batch's rows; a build that is taken for a capture's where it is none gives others."""
+    assert dims.path is not None
+    return inputs.bucket if captured is dims.path.in_graph else -1
 
 
 SPECIFICATIONS = {

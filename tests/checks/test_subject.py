@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import numpy as np
 
+from harness.checks.computed import by_row, output_difference
 from harness.checks.subject import State, Subject, first_difference
 from harness.fields import Live
 from harness.findings import Difference
@@ -67,3 +68,16 @@ def test_a_difference_is_placed_by_the_fields_of_its_step() -> None:
             assert count == 4
             assert first is not None
             assert first.row == row
+
+
+def test_outputs_that_are_equal_or_empty() -> None:
+    subject = driven("shared")
+    array = np.arange(6.0).reshape(2, 3)
+    assert output_difference(subject, array, array.copy()) == (0, None)
+    assert output_difference(subject, array, plus(1, 4)(array.copy())) == (
+        1,
+        Difference(1, 1, "4.0", "5.0", ""),
+    )
+    assert output_difference(subject, array[:0], array[:0].copy()) == (0, None)
+    assert by_row(np.zeros((0, 16))).shape == (0, 0)
+    assert by_row(np.zeros((2, 3, 4))).shape == (2, 12)
