@@ -307,6 +307,42 @@ def test_launches_run_in_order_delayed_or_not(engine: Engine) -> None:
     assert buffer.tolist() == [10]
 
 
+@pytest.mark.parametrize(("wait", "seen"), [(True, 1), (False, 2)])
+def test_two_graphs_in_flight_keep_the_order_that_streams_give_them(
+    engine: Engine, wait: bool, seen: int
+) -> None:
+    """As a refresh that is a graph of its own, launched while the one that reads is still held back."""
+    planned, plan = ints(engine, 1), ints(engine, 1)
+    reads, out = engine.capture(lambda: plan + 0)
+    refreshes, _ = engine.capture(lambda: plan.copy_(planned))
+    planned.fill_(2)
+    plan.fill_(1)
+    engine.launch(reads, delayed=True)
+    with engine.ordering(), engine.side_stream(wait=wait):
+        engine.launch(refreshes)
+    engine.synchronize()
+    assert (out.item(), plan.item()) == (seen, 2)
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(bool(NO_CUDA), reason=NO_CUDA or "has one")
+@pytest.mark.parametrize("waits", [True, False])
+def test_a_host_buffer_is_read_when_the_copy_runs_not_when_it_is_queued(waits: bool) -> None:
+    engine = CudaGraphEngine()
+    staging = torch.tensor([1], dtype=torch.int32, pin_memory=True)
+    lengths = ints(engine, 0)
+    held, _ = engine.capture(lambda: lengths + 0)
+    engine.launch(held, delayed=True)
+    lengths.copy_(staging, non_blocking=True)
+    copied = torch.cuda.Event()  # type: ignore[no-untyped-call]
+    copied.record()
+    if waits:
+        copied.synchronize()
+    staging.fill_(2)
+    engine.synchronize()
+    assert lengths.item() == (1 if waits else 2)
+
+
 def test_a_graph_of_another_engine_is_refused(engine: Engine) -> None:
     class Foreign:
         def nodes(self) -> int:
