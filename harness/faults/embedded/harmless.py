@@ -17,7 +17,7 @@ from harness.faults.geometry import P1, at
 from harness.faults.mechanisms.binding import MadeOtherwise, OwnObject, StateRebound
 from harness.faults.mechanisms.combined import Unchanged
 from harness.faults.mechanisms.forward import Computed, ForwardWrites, InForward, Outputs, Reads
-from harness.faults.mechanisms.life import Around, AtCapture, OtherStream
+from harness.faults.mechanisms.life import Around, AtCapture, OtherStream, SecondGraph
 from harness.faults.mechanisms.rounds import happening
 from harness.faults.scene import Injection, Scene
 from harness.fields import COUNTER
@@ -147,6 +147,12 @@ CHANGES = (
         text="Staging and refresh run on another stream that waits for the replays in flight.",
         cases=(at(drill=Drill.DELAYED),),
         injection=OtherStream(wait=True, kind="ordered stream"),
+    ),
+    Harmless(
+        id="Y10b",
+        text="A small graph that keeps the lengths current is launched on another stream that waits.",
+        cases=(at(model=P1, drill=Drill.DELAYED), at(Path.INDEPENDENT)),
+        injection=SecondGraph(wait=True),
     ),
     Harmless(
         id="Y11",

@@ -11,7 +11,7 @@ from harness.faults.catalogue import Fault
 from harness.faults.geometry import P1, at
 from harness.faults.mechanisms.binding import StateRebound
 from harness.faults.mechanisms.forward import InForward
-from harness.faults.mechanisms.life import Around, OnPause, OtherStream, Staged
+from harness.faults.mechanisms.life import Around, OnPause, OtherStream, SecondGraph, Staged
 from harness.faults.mechanisms.rounds import happening
 from harness.faults.mechanisms.timing import Skipped
 from harness.faults.mechanisms.when import Every, Nth
@@ -110,6 +110,13 @@ FAULTS = (
         text="The planner is not ordered before the replay, on the path that copies.",
         case=at(Path.SIBLING_COPY, P1, drill=Drill.DELAYED),
         injection=OtherStream(wait=False),
+        expected="ordering",
+    ),
+    Fault(
+        id="I3b",
+        text="A small graph that keeps the lengths current overtakes the draft's graph, which is in flight.",
+        case=at(model=P1, drill=Drill.DELAYED),
+        injection=SecondGraph(wait=False),
         expected="ordering",
     ),
     Fault(

@@ -43,6 +43,38 @@ class OtherStream(Injection):
 
 
 @dataclass(frozen=True)
+class SecondGraph(Injection):
+    """Besides the refresh, a small graph writes step 0's lengths once more, the same values.
+
+    It is launched on a stream of its own, while the graph of the replay before may be in flight; staging runs
+    there, too, since the small graph reads what is staged. On the paths that refresh outside the graph.
+    """
+
+    wait: bool
+    """Whether that stream waits for what is in flight."""
+    kind: str = "two graphs in flight"
+
+    def capture(self, scene: Scene, bucket: int, call: Callable[[], None]) -> None:
+        """See `Injection`."""
+        call()
+        lengths, leaf = scene.target.given(bucket).lengths, scene.leaf(0, bucket, "cache_seqlens_int32")
+        with scene.quiet():
+            scene.memory["graph", bucket], _ = scene.engine.capture(lambda: leaf.copy_(lengths))
+
+    def stage(self, scene: Scene, inputs: Inputs, call: Callable[[Inputs], None]) -> None:
+        """See `Injection`."""
+        with scene.engine.side_stream(wait=self.wait):
+            call(inputs)
+
+    def refresh(self, scene: Scene, bucket: int, call: Callable[[], None]) -> None:
+        """See `Injection`."""
+        call()
+        scene.hit()
+        with scene.quiet(), scene.engine.side_stream(wait=self.wait):
+            scene.engine.launch(scene.memory["graph", bucket])
+
+
+@dataclass(frozen=True)
 class Staged(Injection):
     """Other values are staged than the round has."""
 
