@@ -50,6 +50,8 @@ class Member:
     def __init__(self, rank: int, order: Order, reporter: Reporter) -> None:
         self._rank, self._order, self._reporter = rank, order, reporter
         self._layout: Layout | None = None
+        self._exchange = torch.device("cpu")
+        """Where what ranks exchange lies."""
         self._counting = Counting()
         self._replays = self._idle = self._refreshes = self._elements = 0
         self._findings = 0
@@ -73,7 +75,7 @@ class Member:
             for operation in batches(order, stage.case, self._rank):
                 if self._replays >= order.replays or self._findings:
                     break
-                self._one(life, lean, operation, stage.engine)
+                self._one(life, lean, operation)
         self._reporter.begin(f"{GATHER} at the end", order.limit_s + PATIENCE_S)
         collective.barrier()
         collective.destroy_process_group()
@@ -91,13 +93,15 @@ class Member:
         store = collective.TCPStore(  # type: ignore[attr-defined]
             "127.0.0.1", self._order.port, self._order.world, self._rank == 0, timedelta(seconds=240)
         )
+        own = _has_own_gpu(engine, self._order.world)
+        self._exchange = engine.device if own else torch.device("cpu")
         collective.init_process_group(
-            "nccl" if engine.device.type == "cuda" else "gloo",
+            "nccl" if own else "gloo",
             store=store, rank=self._rank, world_size=self._order.world, timeout=timedelta(seconds=limit_s),
         )  # fmt: skip
         collective.barrier()
 
-    def _one(self, life: Life, lean: Lean, operation: Operation, engine: Engine) -> None:
+    def _one(self, life: Life, lean: Lean, operation: Operation) -> None:
         limit_s = self._order.limit_s
         if not isinstance(operation, Replay):
             self._reporter.begin(f"capture of bucket {getattr(operation, 'bucket', 0)}", 300.0)
@@ -112,7 +116,7 @@ class Member:
         seen = self._replay(lean, operation)
         self._report(seen.findings)
         self._reporter.begin(f"{GATHER} after {name}", limit_s + PATIENCE_S)
-        self._report(self._gather(life, seen, engine))
+        self._report(self._gather(life, seen))
         self._seconds += time.perf_counter() - begin
         self._idle += not operation.lengths
         self._refreshes += seen.refreshes
@@ -138,12 +142,12 @@ class Member:
         seen = lean.replay(operation)
         return replace(seen, refreshes=0) if "idle" in due else seen
 
-    def _gather(self, life: Life, seen: Seen, engine: Engine) -> tuple[Finding, ...]:
+    def _gather(self, life: Life, seen: Seen) -> tuple[Finding, ...]:
         """Exchange what was seen; return what this rank has to report: rank 0 speaks for all."""
         if self._layout is None:
             self._layout = Layout.of(Dims.of(life.case, life.case.bucket), life.case.backends)
         layout = self._layout
-        own = torch.tensor(layout.vector(seen), dtype=torch.int64, device=engine.device)
+        own = torch.tensor(layout.vector(seen), dtype=torch.int64, device=self._exchange)
         everyone = [torch.empty_like(own) for _ in range(self._order.world)]
         collective.all_gather(everyone, own)
         vectors = [one.tolist() for one in everyone]
@@ -160,6 +164,11 @@ class Member:
                 "message": finding.message,
             }  # fmt: skip
             self._reporter.result(values)
+
+
+def _has_own_gpu(engine: Engine, world: int) -> bool:
+    """Whether every rank is alone on its GPU: NCCL takes no others."""
+    return engine.device.type == "cuda" and torch.cuda.device_count() >= world
 
 
 def main() -> int:

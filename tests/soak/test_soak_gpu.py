@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+import torch
 
 from harness.fuzz.sequence import Setting
 from harness.ranks.agree import Parallel
@@ -28,12 +29,18 @@ def test_a_healthy_system_passes() -> None:
     assert all(sample.device for sample in soak.samples.kept)
 
 
-@pytest.mark.multigpu
+@pytest.mark.parametrize(
+    "world", [pytest.param(2, id="gpu_each", marks=pytest.mark.multigpu), pytest.param(4, id="shared_gpus")]
+)
 @pytest.mark.parametrize("what", ["", "skew", "kill"])
-def test_ranks_over_nccl(what: str) -> None:
+@pytest.mark.gpu
+def test_ranks(what: str, world: int) -> None:
+    """Over NCCL where every rank has a GPU of its own, over gloo where some share one."""
+    if world == 4 and torch.cuda.device_count() >= world:
+        pytest.skip("no rank has to share a GPU here")
     trials = (Trial(what, 1, 5),) if what else ()
     order = Order(
-        cases_dir=str(CASES), setting=SETTING, world=2, parallel=Parallel.TP, replays=12, load="long",
+        cases_dir=str(CASES), setting=SETTING, world=world, parallel=Parallel.TP, replays=12, load="long",
         seed=3, limit_s=10.0, trials=trials,
     )  # fmt: skip
     findings = run_together(order).findings
