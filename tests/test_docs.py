@@ -3,6 +3,7 @@
 import json
 import runpy
 from pathlib import Path
+from statistics import median
 from types import SimpleNamespace
 from typing import Any
 
@@ -25,6 +26,18 @@ def test_the_page_of_results_has_the_figures_of_its_files(file: Path) -> None:
     (row,) = [line for line in (DOCS / "results.md").read_text().splitlines() if file.name in line]
     names = ("cases", "replays", "elements", "unexpected", "known_findings")
     assert [cell.strip() for cell in row.split("|")[2:7]] == [f"{summary[name]:,}" for name in names]
+
+
+@pytest.mark.parametrize(
+    "file", sorted((DOCS / "results").glob("*-fuzz-table-*.json")), ids=lambda file: file.stem
+)
+def test_the_page_of_results_has_the_table_of_faults_under_the_fuzzer(file: Path) -> None:
+    kept = json.loads(file.read_text())
+    (row,) = [line for line in (DOCS / "results.md").read_text().splitlines() if file.name in line]
+    seconds = [fault["seconds"] for fault in kept["faults"]]
+    few = kept["share_of_few_operations"]
+    figures = [kept["of"], kept["found"], f"{few:.1%}", f"{median(seconds):.1f}, {max(seconds):.1f}"]
+    assert [cell.strip() for cell in row.split("|")[2:6]] == [str(figure) for figure in figures]
 
 
 def test_the_page_of_results_has_the_kill_matrix_s_summary() -> None:
