@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -337,8 +338,14 @@ def _finding(finding: Finding, case: Case) -> dict[str, Any]:
     }
     if finding.first is not None:
         first = finding.first
-        shown["first"] = f"[{first.row}, {first.column}] {first.expected!r} -> {first.got!r} {first.note!r}"
+        values = f"{_rounded(first.expected)!r} -> {_rounded(first.got)!r}"
+        shown["first"] = f"[{first.row}, {first.column}] {values} {first.note!r}"
     return {key: value for key, value in shown.items() if value not in ("", 0)}
+
+
+def _rounded(text: str) -> str:
+    """Return a value as text with four digits of a float: the last ones of sums differ between processors."""
+    return re.sub(r"-?\d+\.\d{5,}", lambda found: f"{float(found[0]):.4g}", text)
 
 
 def _get(thing: Any, path: list[str]) -> Any:
